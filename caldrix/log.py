@@ -1,0 +1,21 @@
+"""Status lines for the person at the terminal.
+
+The only library module that writes to stderr. Answers never pass through here: they go to stdout. A line is written whole,
+so that lines of several threads do not mix, and control characters from outside are escaped.
+"""
+
+import sys
+
+
+def escape(text: str) -> str:
+    """`text` with control characters spelled out, so that foreign bytes cannot steer a terminal."""
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+
+
+def status(message: str) -> None:
+    """Writes one line, `caldrix: message`, to stderr; a stderr that is gone is no reason to stop."""
+    try:
+        sys.stderr.write(f"caldrix: {escape(message)}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass

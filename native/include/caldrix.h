@@ -1,0 +1,102 @@
+/* The whole C interface of caldrix: what cffi parses is what C compiles (API mode), so a mismatch is a compile error.
+ *
+ * Calls that can fail return 0 or a negative CX_E code and fill the caller's struct cx_error with one line for a person.
+ * Nothing here prints, exits, reads the environment or keeps global state; two models may run in one process.
+ * cx_step may be called from one thread at a time for one model; cx_cancel from any thread.
+ */
+#ifndef CALDRIX_H
+#define CALDRIX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ops.h"
+
+enum cx_status {
+  CX_OK = 0,
+  CX_EINVAL = -1,    /* an argument or a plan that does not check */
+  CX_ENOMEM = -2,
+  CX_ETHREAD = -3,   /* a thread could not be started */
+  CX_ECANCELLED = -4 /* cx_cancel was called; the step's rows hold nothing of use */
+};
+
+struct cx_error {
+  int code;
+  char message[252];
+};
+
+/* --- instruction-set rows: names such as "x86-64-v3", best first ---------------------------------------------------- */
+int cx_row_count(void);
+const char *cx_row_name(int index);
+int cx_row_usable(int index); /* 1 when this processor has what the row needs */
+
+/* --- quant types: the table of quant/quants.h ----------------------------------------------------------------------- */
+struct cx_quant_info {
+  const char *name;        /* lower case, GGUF spelling: "q4_k" */
+  uint32_t id;             /* GGUF's type number */
+  uint32_t block_elements; /* a row's length is a multiple of this */
+  uint32_t block_bytes;
+};
+int cx_quant_count(void);
+const struct cx_quant_info *cx_quant_at(int index);
+const struct cx_quant_info *cx_quant_find(uint32_t id); /* NULL for an unknown type */
+
+/* The plain decoder, the judge of every vector decoder: n_elements values (a multiple of the type's block) to f32. */
+int cx_quant_decode(uint32_t type, const void *src, uint64_t n_elements, float *dst);
+/* The same through a row's vector decoder; for tests. */
+int cx_quant_decode_row(const char *row, uint32_t type, const void *src, uint64_t n_elements, float *dst);
+
+/* --- a model: a checked plan, its memory and its threads ------------------------------------------------------------ */
+struct cx_model;
+
+struct cx_arena {
+  void *base; /* owned by the caller, who keeps it alive until cx_model_free; arenas 1 to 3 are 64-byte aligned */
+  uint64_t size;
+};
+
+struct cx_options {
+  const char *row;    /* a usable row's name, or NULL for the best */
+  uint32_t n_threads; /* 1 or more, the calling thread included */
+  uint32_t reserved;
+};
+
+/* arenas[i] is the memory of arena id i; arenas[0] is empty. The plan is copied, the arenas are not. */
+int cx_model_new(const void *plan, uint64_t plan_bytes, const struct cx_arena *arenas, uint32_t n_arenas,
+                 const struct cx_options *options, struct cx_model **out, struct cx_error *error);
+void cx_model_free(struct cx_model *model); /* joins its threads; NULL is allowed */
+
+/* How to pick one token. Order: repetition penalty, top-k, top-p, min-p, temperature, draw. */
+struct cx_sampling {
+  float temperature;        /* >= 0; 0 takes the most likely token, the lowest id of equals, without a draw */
+  float top_p;              /* 0 < p <= 1; 1 keeps all */
+  float min_p;              /* 0 to 1; 0 keeps all */
+  float repetition_penalty; /* > 0; 1 is off: a positive score is divided, a negative one multiplied */
+  uint32_t top_k;           /* 0 keeps all, as does a number above the vocabulary */
+  uint32_t n_recent;
+  uint64_t seed;
+  uint64_t draw;            /* which draw of this seed: the index of the token in its reply */
+  const uint32_t *recent;   /* n_recent token ids the penalty applies to; repeats count once */
+};
+
+enum cx_pick_status { CX_PICK_OK = 0, CX_PICK_NOT_FINITE = 1 };
+
+/* One step: n_rows tokens of any mix of sequences, each at its slot and position. Rows of one slot stand in ascending position.
+ * out_rows[n_out] are the indices of the rows whose logits are wanted, ascending; their logits are at the plan's logits
+ * reference until the next step. With sampling != NULL (n_out entries) picks and pick_status (n_out each) are filled. */
+struct cx_step {
+  uint32_t n_rows, n_out;
+  const uint32_t *tokens, *positions, *slots;
+  const uint32_t *out_rows;
+  const struct cx_sampling *sampling;
+  uint32_t *picks;
+  uint8_t *pick_status; /* enum cx_pick_status */
+};
+
+int cx_model_step(struct cx_model *model, const struct cx_step *step, struct cx_error *error);
+void cx_model_cancel(struct cx_model *model); /* the running step returns CX_ECANCELLED at its next op; none running: no effect */
+
+/* Picks from logits[vocab]; what a step does for each output row. scratch holds cx_sample_scratch(vocab) bytes. */
+uint64_t cx_sample_scratch(uint32_t vocab);
+int cx_sample(const float *logits, uint32_t vocab, const struct cx_sampling *sampling, void *scratch, uint32_t *pick);
+
+#endif
