@@ -1,8 +1,9 @@
-"""The exceptions of caldrix: what went wrong, in one line for a person, and how each front door reports it.
+"""The exceptions of caldrix: what went wrong, in one line for a person, and how each front door
+reports it.
 
-Owns the mapping from a kind of failure to an exit status, an HTTP status and an API error code; knows nothing of either
-front door. A message names the thing refused, the value and what would be accepted; it starts in lower case, holds no line
-break and ends without a full stop.
+Owns the mapping from a kind of failure to an exit status, an HTTP status and an API error code;
+knows nothing of either front door. A message names the thing refused, the value and what would be
+accepted; it starts in lower case, holds no line break and ends without a full stop.
 """
 
 

@@ -1,7 +1,8 @@
 """Status lines for the person at the terminal.
 
-The only library module that writes to stderr. Answers never pass through here: they go to stdout. A line is written whole,
-so that lines of several threads do not mix, and control characters from outside are escaped.
+The only library module that writes to stderr. Answers never pass through here: they go to stdout.
+A line is written whole, so that lines of several threads do not mix, and control characters from
+outside are escaped.
 """
 
 import sys
@@ -13,7 +14,8 @@ def escape(text: str) -> str:
 
 
 def status(message: str) -> None:
-    """Writes one line, `caldrix: message`, to stderr; a stderr that is gone is no reason to stop."""
+    """Writes one line, `caldrix: message`, to stderr; a stderr that is gone is no reason to
+    stop."""
     try:
         sys.stderr.write(f"caldrix: {escape(message)}\n")
         sys.stderr.flush()

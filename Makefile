@@ -1,0 +1,10 @@
+# Each target is one line that calls tools/.
+MODEL ?= demo
+PROMPT ?= What is the capital of France?
+
+.PHONY: run test check bench clean
+run: ; @tools/setup && .venv/bin/caldrix run $(MODEL) -p "$(PROMPT)"
+test: ; @tools/setup dev && tools/test
+check: ; @{ [ -n "$$CALDRIX_VENV" ] || tools/setup dev; } && tools/check
+bench: ; @tools/setup dev && .venv/bin/python tools/bench.py
+clean: ; @rm -rf .venv build caldrix/_native*.so caldrix.egg-info
