@@ -1,0 +1,16 @@
+/* f16: IEEE half precision. Own: the layout and the decoder. Shared words come from numbers.h;
+ * quants.h includes this file. A file's tensor may be unaligned.
+ */
+#ifndef CX_F16_H
+#define CX_F16_H
+
+struct cx_f16 {
+  uint8_t value[2];
+};
+
+static inline void cx_f16_decode(const void *src, uint64_t n, float *dst) {
+  const struct cx_f16 *elements = src;
+  for (uint64_t i = 0; i < n; i++) dst[i] = cx_read_f16(elements[i].value);
+}
+
+#endif

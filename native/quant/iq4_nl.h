@@ -1,0 +1,24 @@
+/* iq4_nl: 32 four-bit codes into a table, with one f16 scale. Own: the block layout and its decoders; quants.h includes this file.
+ *
+ * value = scale * cx_iq4_values[code]. The low nibble of byte i is element i, the high nibble element i + 16.
+ */
+#ifndef CX_IQ4_NL_H
+#define CX_IQ4_NL_H
+
+struct cx_iq4_nl {
+  uint8_t scale[2]; /* f16 */
+  uint8_t codes[16];
+};
+
+static inline void cx_iq4_nl_decode(const void *src, uint64_t n, float *dst) {
+  const struct cx_iq4_nl *block = src;
+  for (; n != 0; n -= 32, block++, dst += 32) {
+    const float scale = cx_read_f16(block->scale);
+    for (uint32_t i = 0; i < 16; i++) {
+      dst[i] = scale * (float)cx_iq4_values[block->codes[i] & 15];
+      dst[i + 16] = scale * (float)cx_iq4_values[block->codes[i] >> 4];
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* q2_k: 256 two-bit codes; groups of 16 with a 4-bit scale and minimum. Own: the block layout and its decoders; quants.h includes
+ * this file.
+ *
+ * value = (scale * low nibble of scales[g]) * code - minimum * high nibble of scales[g], g = element / 16.
+ * Each half of 128 elements uses 32 bytes of codes: its quarter s, element l of 32, is bits 2s and 2s+1 of byte l.
+ */
+#ifndef CX_Q2_K_H
+#define CX_Q2_K_H
+
+struct cx_q2_k {
+  uint8_t scales[16];
+  uint8_t codes[64];
+  uint8_t scale[2];   /* f16 */
+  uint8_t minimum[2]; /* f16 */
+};
+
+static inline void cx_q2_k_decode(const void *src, uint64_t n, float *dst) {
+  const struct cx_q2_k *block = src;
+  for (; n != 0; n -= 256, block++, dst += 256) {
+    const float scale = cx_read_f16(block->scale), minimum = cx_read_f16(block->minimum);
+    for (uint32_t e = 0; e < 256; e++) {
+      const uint32_t code = block->codes[e / 128 * 32 + e % 32] >> e % 128 / 32 * 2 & 3u;
+      const uint32_t group = block->scales[e / 16];
+      dst[e] = scale * (float)(group & 15) * (float)code - minimum * (float)(group >> 4);
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* q4_1: 32 four-bit codes with an f16 scale and minimum. Own: the block layout and its decoders; quants.h includes this file.
+ *
+ * value = scale * code + minimum, rounded twice. The low nibble of byte i is element i, the high nibble element i + 16.
+ */
+#ifndef CX_Q4_1_H
+#define CX_Q4_1_H
+
+struct cx_q4_1 {
+  uint8_t scale[2];   /* f16 */
+  uint8_t minimum[2]; /* f16 */
+  uint8_t codes[16];
+};
+
+static inline void cx_q4_1_decode(const void *src, uint64_t n, float *dst) {
+  const struct cx_q4_1 *block = src;
+  for (; n != 0; n -= 32, block++, dst += 32) {
+    const float scale = cx_read_f16(block->scale), minimum = cx_read_f16(block->minimum);
+    for (uint32_t i = 0; i < 16; i++) {
+      dst[i] = scale * (float)(block->codes[i] & 15) + minimum;
+      dst[i + 16] = scale * (float)(block->codes[i] >> 4) + minimum;
+    }
+  }
+}
+
+#endif

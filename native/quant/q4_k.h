@@ -1,0 +1,31 @@
+/* q4_k: 256 four-bit codes; groups of 32 with a 6-bit scale and minimum. Own: the block layout and its decoders; quants.h includes
+ * this file.
+ *
+ * value = (scale * group scale) * code - minimum * group minimum. Each 32 bytes of codes hold two groups: the low nibbles one,
+ * the high nibbles the next.
+ */
+#ifndef CX_Q4_K_H
+#define CX_Q4_K_H
+
+struct cx_q4_k {
+  uint8_t scale[2];   /* f16 */
+  uint8_t minimum[2]; /* f16 */
+  uint8_t scales[12]; /* cx_k_scale */
+  uint8_t codes[128];
+};
+
+static inline void cx_q4_k_decode(const void *src, uint64_t n, float *dst) {
+  const struct cx_q4_k *block = src;
+  for (; n != 0; n -= 256, block++, dst += 256) {
+    for (uint32_t j = 0; j < 8; j++) {
+      const float scale = cx_read_f16(block->scale) * (float)cx_k_scale(block->scales, j, 0);
+      const float minimum = cx_read_f16(block->minimum) * (float)cx_k_scale(block->scales, j, 1);
+      for (uint32_t l = 0; l < 32; l++) {
+        const uint32_t code = block->codes[j / 2 * 32 + l] >> j % 2 * 4 & 15u;
+        dst[j * 32 + l] = scale * (float)code - minimum;
+      }
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,30 @@
+/* q5_1: 32 five-bit codes with an f16 scale and minimum. Own: the block layout and its decoders; quants.h includes this file.
+ *
+ * value = scale * code + minimum, rounded twice. Bit i of high is the fifth bit of element i; the low nibble of byte i of codes
+ * belongs to element i, the high nibble to element i + 16.
+ */
+#ifndef CX_Q5_1_H
+#define CX_Q5_1_H
+
+struct cx_q5_1 {
+  uint8_t scale[2];   /* f16 */
+  uint8_t minimum[2]; /* f16 */
+  uint8_t high[4];    /* u32 */
+  uint8_t codes[16];
+};
+
+static inline void cx_q5_1_decode(const void *src, uint64_t n, float *dst) {
+  const struct cx_q5_1 *block = src;
+  for (; n != 0; n -= 32, block++, dst += 32) {
+    const float scale = cx_read_f16(block->scale), minimum = cx_read_f16(block->minimum);
+    const uint32_t high = cx_read_u32(block->high);
+    for (uint32_t i = 0; i < 16; i++) {
+      const uint32_t low = (block->codes[i] & 15u) | (high >> i & 1) << 4;
+      const uint32_t upper = (uint32_t)block->codes[i] >> 4 | (high >> (i + 16) & 1) << 4;
+      dst[i] = scale * (float)low + minimum;
+      dst[i + 16] = scale * (float)upper + minimum;
+    }
+  }
+}
+
+#endif
