@@ -1,0 +1,35 @@
+/* Compiler words: the only file that names compilers or uses their extensions. gcc and clang.
+ *
+ * Knows nothing of instruction sets, quant types or ops.
+ */
+#ifndef CX_COMMON_H
+#define CX_COMMON_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if !defined(__GNUC__)
+#error "caldrix is built with gcc or clang"
+#endif
+
+/* What a kernel calls per vector: inlined at every optimisation level, so that vectors stay in registers. */
+#define CX_INLINE static inline __attribute__((always_inline, unused))
+#define CX_NOINLINE __attribute__((noinline))
+#define CX_UNUSED __attribute__((unused))
+#define CX_ALIGNED(bytes) __attribute__((aligned(bytes)))
+#define CX_PRINTF(format, first) __attribute__((format(printf, format, first)))
+
+#define cx_likely(condition) __builtin_expect(!!(condition), 1)
+#define cx_unlikely(condition) __builtin_expect(!!(condition), 0)
+
+/* Stands before a loop of constant count whose body must become straight code (small arrays of vectors, kept in registers). */
+#if defined(__clang__)
+#define CX_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define CX_UNROLL _Pragma("GCC unroll 64")
+#endif
+
+/* Asks for the cache line at p ahead of its use. Any address is allowed. */
+CX_INLINE void cx_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+
+#endif

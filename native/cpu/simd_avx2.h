@@ -1,0 +1,91 @@
+/* The vector words of simd_scalar.h, which says what each does, in AVX2 with FMA and F16C: eight lanes.
+ *
+ * For x86-64-v3.
+ */
+#ifndef CX_SIMD_AVX2_H
+#define CX_SIMD_AVX2_H
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "base/common.h"
+
+#define CX_LANES 8
+
+typedef __m256 vf;
+
+/* All bits of the first n lanes. Masked-out lanes of a masked load or store never fault. */
+CX_INLINE __m256i avx_mask(size_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+CX_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+CX_INLINE void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
+CX_INLINE vf vf_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, avx_mask(n)); }
+CX_INLINE void vf_store_n(float *p, vf v, size_t n) { _mm256_maskstore_ps(p, avx_mask(n), v); }
+
+CX_INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
+CX_INLINE vf vf_set1(float v) { return _mm256_set1_ps(v); }
+CX_INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+CX_INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+CX_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+CX_INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+CX_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+CX_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+CX_INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+
+CX_INLINE float vf_sum(vf v) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+CX_INLINE float vf_hmax(vf v) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* The first n 16-bit elements at p, zeros above. */
+CX_INLINE __m128i avx_load_u16_n(const void *p, size_t n) {
+  uint16_t lanes[8] = {0};
+  memcpy(lanes, p, 2 * n);
+  return _mm_loadu_si128((const __m128i *)lanes);
+}
+
+CX_INLINE vf avx_bf16(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+CX_INLINE vf vf_load_bf16(const void *p) { return avx_bf16(_mm_loadu_si128(p)); }
+CX_INLINE vf vf_load_bf16_n(const void *p, size_t n) { return avx_bf16(avx_load_u16_n(p, n)); }
+CX_INLINE vf vf_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+CX_INLINE vf vf_load_f16_n(const void *p, size_t n) { return _mm256_cvtph_ps(avx_load_u16_n(p, n)); }
+
+CX_INLINE __m128i avx_to_bf16(vf v) {
+  const __m256i bits = _mm256_castps_si256(v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256 nan = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);
+  const __m256i top = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan)), 16);
+  return _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+}
+CX_INLINE void vf_store_bf16(void *p, vf v) { _mm_storeu_si128(p, avx_to_bf16(v)); }
+CX_INLINE void vf_store_bf16_n(void *p, vf v, size_t n) {
+  uint16_t lanes[8];
+  _mm_storeu_si128((__m128i *)lanes, avx_to_bf16(v));
+  memcpy(p, lanes, 2 * n);
+}
+
+CX_INLINE vf vf_from_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+CX_INLINE vf vf_from_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
+
+CX_INLINE vf vf_round(vf v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* In two halves: 2^n itself may not be a normal number. */
+CX_INLINE vf vf_scale2(vf v, vf n) {
+  const __m256i power = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(power, 1), bias = _mm256_set1_epi32(127);
+  const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+  const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(power, half), bias), 23);
+  return _mm256_mul_ps(_mm256_mul_ps(v, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
+}
+
+#include "simd_math.h"
+
+#endif
