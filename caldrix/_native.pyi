@@ -1,0 +1,6 @@
+# The compiled module, made by tools/build_native.py from native/include; only native.py imports it.
+# cffi resolves its contents at run time, so they have no types here.
+from typing import Any
+
+ffi: Any
+lib: Any

@@ -1,0 +1,53 @@
+/* The table of instruction-set rows, best first, and the calls of caldrix.h that need a row.
+ *
+ * Runs on any processor of the architecture: this file is compiled for the baseline and calls into a row only once the
+ * processor has said that it can run it.
+ */
+#include "lane_cpu.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+static const struct cx_row *const rows[] = {NULL};
+
+#define N_ROWS ((int)(sizeof rows / sizeof rows[0]) - 1)
+
+int cx_row_count(void) {
+  return N_ROWS;
+}
+
+const char *cx_row_name(int index) {
+  return index >= 0 && index < N_ROWS ? rows[index]->name : NULL;
+}
+
+int cx_row_usable(int index) {
+  return index >= 0 && index < N_ROWS;
+}
+
+const struct cx_row *cx_row_find(const char *name, struct cx_error *error) {
+  for (int i = 0; i < N_ROWS; i++) {
+    if (name != NULL && strcmp(name, rows[i]->name) != 0) continue;
+    if (cx_row_usable(i)) return rows[i];
+    if (name != NULL) {
+      cx_fail(error, CX_EINVAL, "row %s: this processor has not all it needs", name);
+      return NULL;
+    }
+  }
+  if (name == NULL) cx_fail(error, CX_EINVAL, "this processor can run no row of this build");
+  else cx_fail(error, CX_EINVAL, "row %.60s: not a row of this build", name);
+  return NULL;
+}
+
+int cx_quant_decode_row(const char *row, uint32_t type, const void *src, uint64_t n_elements, float *dst) {
+  const struct cx_row *found = cx_row_find(row, NULL);
+  if (found == NULL) return CX_EINVAL;
+  for (int i = 0; i < cx_quant_count(); i++) {
+    const struct cx_quant_info *info = cx_quant_at(i);
+    if (info->id != type) continue;
+    if (n_elements % info->block_elements != 0) return CX_EINVAL;
+    found->decode[i](src, n_elements, dst);
+    return CX_OK;
+  }
+  return CX_EINVAL;
+}

@@ -1,0 +1,232 @@
+/* A model: a checked plan with its memory and threads, and the loop over its ops.
+ *
+ * Every thread walks the whole plan. Within an op threads take chunks of its items from a shared counter, so a slow thread
+ * takes fewer; between ops all meet at a barrier. Items are outputs, never parts of a sum: how they fall to threads cannot
+ * change a bit. Nothing is checked here but the step's own rows: plan.c has checked the ops.
+ */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/threads.h"
+#include "cpu/lane_cpu.h"
+#include "plan.h"
+
+/* Chunks a thread would take of an op if all were equally fast: enough to even out, few enough to keep weight rows in line. */
+#define CHUNKS_PER_THREAD 8
+
+enum state { IDLE, RUNNING, CANCELLED };
+
+struct cx_model {
+  struct cx_plan plan;
+  const struct cx_row *row;
+  struct cx_pool *pool;
+  uint32_t n_threads;
+  uint8_t **bases;      /* n_arenas; the memory is the caller's */
+  uint8_t *scratch;     /* n_threads pieces of scratch_bytes */
+  uint64_t scratch_bytes;
+  uint32_t *last_position; /* n_slots; used while a step's rows are checked */
+  atomic_int state;        /* enum state */
+};
+
+/* One step in progress. Two counters and two stop flags are enough: while op i uses one of each, the other is unused by
+ * every thread, and thread 0 makes it ready for op i + 1, which begins behind the barrier. */
+struct job {
+  struct cx_model *model;
+  struct cx_run run;
+  const struct cx_step *step;
+  struct {
+    _Alignas(64) atomic_ullong next; /* the first item not yet taken */
+    int stop;                          /* set by thread 0 during op i, read by all behind its barrier */
+  } turn[2];
+};
+
+static int stopped_or_wait(struct job *job, uint32_t index, uint32_t thread) {
+  if (thread == 0) {
+    atomic_store_explicit(&job->turn[(index + 1) & 1].next, 0, memory_order_relaxed);
+    job->turn[index & 1].stop = atomic_load_explicit(&job->model->state, memory_order_relaxed) == CANCELLED;
+  }
+  cx_pool_barrier(job->model->pool);
+  return job->turn[index & 1].stop;
+}
+
+/* Takes this thread's next chunk of n_items; 0 when none is left. */
+static int take(struct job *job, uint32_t index, uint32_t n_items, uint32_t *begin, uint32_t *end) {
+  uint32_t chunk = n_items / (job->model->n_threads * CHUNKS_PER_THREAD);
+  if (chunk == 0) chunk = 1;
+  uint64_t first = atomic_fetch_add_explicit(&job->turn[index & 1].next, chunk, memory_order_relaxed);
+  if (first >= n_items) return 0;
+  *begin = (uint32_t)first;
+  *end = n_items - *begin < chunk ? n_items : *begin + chunk;
+  return 1;
+}
+
+static void pick(const struct job *job, uint32_t out, void *scratch) {
+  const struct cx_plan_head *head = &job->model->plan.head;
+  const float *logits = (const float *)cx_at(&job->run, head->logits) + (size_t)out * head->logits_stride;
+  const struct cx_step *step = job->step;
+  step->pick_status[out] = (uint8_t)cx_sample(logits, head->vocab, &step->sampling[out], scratch, &step->picks[out]);
+}
+
+static void walk(void *context, uint32_t thread) {
+  struct job *job = context;
+  const struct cx_model *model = job->model;
+  void *scratch = model->scratch + thread * model->scratch_bytes;
+  uint32_t n_ops = model->plan.head.n_ops, begin, end;
+  for (uint32_t i = 0; i < n_ops; i++) {
+    const struct cx_op_head *op = cx_plan_op(&model->plan, i);
+    const struct cx_kernel *kernel = &model->row->kernels[op->op];
+    uint32_t n_items = kernel->items(op, &job->run);
+    while (take(job, i, n_items, &begin, &end)) kernel->run(op, &job->run, begin, end, scratch);
+    if (stopped_or_wait(job, i, thread)) return;
+  }
+  uint32_t n_picks = job->step->sampling != NULL ? job->run.n_out : 0;
+  while (take(job, n_ops, n_picks, &begin, &end))
+    for (uint32_t out = begin; out < end; out++) pick(job, out, scratch);
+}
+
+/* --- the check of a step ------------------------------------------------------------------------------------------- */
+
+static int check_rows(struct cx_model *model, const struct cx_step *step, struct cx_error *error) {
+  const struct cx_plan_head *head = &model->plan.head;
+  for (uint32_t i = 0; i < step->n_rows; i++) {
+    if (step->tokens[i] >= head->vocab)
+      return cx_fail(error, CX_EINVAL, "step: row %u: token %u: the vocabulary has %u", i, step->tokens[i], head->vocab);
+    if (step->positions[i] >= head->context)
+      return cx_fail(error, CX_EINVAL, "step: row %u: position %u: the context is %u", i, step->positions[i], head->context);
+    if (step->slots[i] >= head->n_slots)
+      return cx_fail(error, CX_EINVAL, "step: row %u: slot %u: there are %u", i, step->slots[i], head->n_slots);
+    model->last_position[step->slots[i]] = UINT32_MAX; /* none yet: positions end below the context */
+  }
+  for (uint32_t i = 0; i < step->n_rows; i++) {
+    uint32_t *last = &model->last_position[step->slots[i]];
+    if (*last != UINT32_MAX && step->positions[i] <= *last)
+      return cx_fail(error, CX_EINVAL, "step: row %u: position %u of slot %u follows position %u: takes ascending ones", i,
+                     step->positions[i], step->slots[i], *last);
+    *last = step->positions[i];
+  }
+  for (uint32_t i = 0; i < step->n_out; i++) {
+    if (step->out_rows[i] >= step->n_rows || (i > 0 && step->out_rows[i] <= step->out_rows[i - 1]))
+      return cx_fail(error, CX_EINVAL, "step: output %u: row %u: takes ascending rows below %u", i, step->out_rows[i],
+                     step->n_rows);
+  }
+  return CX_OK;
+}
+
+static int check_sampling(const struct cx_step *step, uint32_t vocab, struct cx_error *error) {
+  for (uint32_t i = 0; i < step->n_out; i++) {
+    const struct cx_sampling *s = &step->sampling[i];
+    if (!(s->temperature >= 0) || !isfinite(s->temperature))
+      return cx_fail(error, CX_EINVAL, "step: temperature %f: takes 0 or more", (double)s->temperature);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+      return cx_fail(error, CX_EINVAL, "step: top_p %f: takes above 0 and up to 1", (double)s->top_p);
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+      return cx_fail(error, CX_EINVAL, "step: min_p %f: takes 0 to 1", (double)s->min_p);
+    if (!(s->repetition_penalty > 0) || !isfinite(s->repetition_penalty))
+      return cx_fail(error, CX_EINVAL, "step: repetition_penalty %f: takes above 0", (double)s->repetition_penalty);
+    if (s->n_recent != 0 && s->recent == NULL) return cx_fail(error, CX_EINVAL, "step: %u recent tokens without a list", s->n_recent);
+    for (uint32_t j = 0; j < s->n_recent; j++)
+      if (s->recent[j] >= vocab)
+        return cx_fail(error, CX_EINVAL, "step: recent token %u: the vocabulary has %u", s->recent[j], vocab);
+  }
+  return CX_OK;
+}
+
+static int check_step(struct cx_model *model, const struct cx_step *step, struct cx_error *error) {
+  const struct cx_plan_head *head = &model->plan.head;
+  if (step->n_rows < 1 || step->n_rows > head->max_rows)
+    return cx_fail(error, CX_EINVAL, "step: %u rows: takes 1 to %u", step->n_rows, head->max_rows);
+  if (step->n_out > head->max_out)
+    return cx_fail(error, CX_EINVAL, "step: %u output rows: takes 0 to %u", step->n_out, head->max_out);
+  if (step->tokens == NULL || step->positions == NULL || step->slots == NULL || (step->n_out != 0 && step->out_rows == NULL))
+    return cx_fail(error, CX_EINVAL, "step: tokens, positions, slots and out_rows must all be given");
+  if (check_rows(model, step, error)) return CX_EINVAL;
+  if (step->sampling == NULL || step->n_out == 0) return CX_OK;
+  if (step->picks == NULL || step->pick_status == NULL)
+    return cx_fail(error, CX_EINVAL, "step: sampling without room for the picks");
+  return check_sampling(step, head->vocab, error);
+}
+
+int cx_model_step(struct cx_model *model, const struct cx_step *step, struct cx_error *error) {
+  if (check_step(model, step, error)) return CX_EINVAL;
+  struct job job = {
+      .model = model,
+      .step = step,
+      .run = {.arenas = model->bases, .tokens = step->tokens, .positions = step->positions, .slots = step->slots,
+              .out_rows = step->out_rows, .n_rows = step->n_rows, .n_out = step->n_out},
+  };
+  atomic_init(&job.turn[0].next, 0);
+  atomic_init(&job.turn[1].next, 0);
+  atomic_store(&model->state, RUNNING);
+  int status = cx_pool_run(model->pool, walk, &job, error);
+  int cancelled = job.turn[0].stop || job.turn[1].stop;
+  atomic_store(&model->state, IDLE);
+  if (status == CX_OK && cancelled) return cx_fail(error, CX_ECANCELLED, "the step was cancelled");
+  return status;
+}
+
+void cx_model_cancel(struct cx_model *model) {
+  int running = RUNNING;
+  atomic_compare_exchange_strong(&model->state, &running, CANCELLED);
+}
+
+/* --- making and freeing -------------------------------------------------------------------------------------------- */
+
+/* Refuses an op that the row has no kernel for; *scratch_bytes is the most any op or the sampler asks for, in whole lines. */
+static int fit_kernels(const struct cx_model *model, uint64_t *scratch_bytes, struct cx_error *error) {
+  uint64_t most = cx_sample_scratch(model->plan.head.vocab);
+  for (uint32_t i = 0; i < model->plan.head.n_ops; i++) {
+    const struct cx_op_head *op = cx_plan_op(&model->plan, i);
+    const struct cx_kernel *kernel = &model->row->kernels[op->op];
+    if (kernel->run == NULL)
+      return cx_fail(error, CX_EINVAL, "plan: op %u (%s): row %s has no kernel for it", i, cx_op_name(op->op), model->row->name);
+    uint64_t bytes = kernel->scratch_bytes != NULL ? kernel->scratch_bytes(op, model->plan.head.max_rows) : 0;
+    if (bytes > most) most = bytes;
+  }
+  if (most > SIZE_MAX / 2 / CX_MAX_THREADS) return cx_fail(error, CX_ENOMEM, "the plan needs too much scratch memory");
+  *scratch_bytes = (most + 63) / 64 * 64;
+  return CX_OK;
+}
+
+static int fill(struct cx_model *model, const struct cx_arena *arenas, uint32_t n_threads, struct cx_error *error) {
+  uint32_t n_arenas = model->plan.head.n_arenas;
+  int status = fit_kernels(model, &model->scratch_bytes, error);
+  if (status) return status;
+  status = cx_pool_new(n_threads, &model->pool, error);
+  if (status) return status;
+  model->n_threads = n_threads;
+  model->bases = calloc(n_arenas, sizeof *model->bases);
+  model->last_position = calloc(model->plan.head.n_slots, sizeof *model->last_position);
+  model->scratch = aligned_alloc(64, (size_t)model->scratch_bytes * n_threads);
+  if (model->bases == NULL || model->last_position == NULL || model->scratch == NULL)
+    return cx_fail(error, CX_ENOMEM, "no memory for a model of %u threads", n_threads);
+  for (uint32_t i = CX_ARENA_ACTIVATIONS; i < n_arenas; i++) model->bases[i] = arenas[i].base;
+  atomic_init(&model->state, IDLE);
+  return CX_OK;
+}
+
+int cx_model_new(const void *plan, uint64_t plan_bytes, const struct cx_arena *arenas, uint32_t n_arenas,
+                 const struct cx_options *options, struct cx_model **out, struct cx_error *error) {
+  *out = NULL;
+  struct cx_model *model = calloc(1, sizeof *model);
+  if (model == NULL) return cx_fail(error, CX_ENOMEM, "no memory for a model");
+  int status = cx_plan_open(plan, plan_bytes, arenas, n_arenas, &model->plan, error);
+  if (status == CX_OK) {
+    model->row = cx_row_find(options->row, error);
+    status = model->row != NULL ? fill(model, arenas, options->n_threads, error) : CX_EINVAL;
+  }
+  if (status == CX_OK) *out = model;
+  else cx_model_free(model);
+  return status;
+}
+
+void cx_model_free(struct cx_model *model) {
+  if (model == NULL) return;
+  cx_pool_free(model->pool);
+  cx_plan_close(&model->plan);
+  free(model->bases);
+  free(model->last_position);
+  free(model->scratch);
+  free(model);
+}
