@@ -1,0 +1,156 @@
+"""Random arrivals, cancels, broken steps, limits: every reply is the one its request gets alone."""
+
+from dataclasses import dataclass, field
+
+from fake_program import FakeProgram, expected_reply
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caldrix.engine.scheduler import Admission, Limits, Scheduler
+from caldrix.engine.sequence import (
+    FinishReason,
+    Request,
+    SamplingParams,
+    Sequence,
+    new_sequence,
+)
+from caldrix.engine.worker import rows_of
+from caldrix.errors import BusyError
+
+CONTEXT, VOCAB = 40, 30
+
+samplings = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.7]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    seed=st.one_of(st.none(), st.integers(-5, 5)),
+)
+# Few tokens, so that prompts share prefixes with each other and with earlier replies.
+requests = st.builds(
+    Request,
+    prompt_ids=st.lists(st.integers(0, 1), min_size=1, max_size=CONTEXT - 1).map(tuple),
+    sampling=samplings,
+    max_tokens=st.one_of(st.none(), st.integers(1, 12)),
+    stop_token_ids=st.sets(st.integers(0, VOCAB - 1), max_size=3).map(frozenset),
+)
+
+
+@dataclass
+class Arrival:
+    at_step: int
+    request: Request
+    cancel_at: int | None  # by step number, whether or not the step is in flight then
+
+
+@dataclass
+class Scenario:
+    limits: Limits
+    admission: Admission
+    arrivals: list[Arrival]
+    broken: dict[int, str] = field(default_factory=dict)  # step number: how it ends
+
+
+arrivals = st.builds(
+    Arrival,
+    at_step=st.integers(0, 25),
+    request=requests,
+    cancel_at=st.one_of(st.none(), st.none(), st.integers(0, 40)),
+)
+scenarios = st.builds(
+    Scenario,
+    limits=st.builds(
+        Limits,
+        n_slots=st.integers(1, 4),
+        max_rows=st.integers(1, 20),
+        max_out=st.integers(1, 4),
+        queue_depth=st.integers(0, 8),
+        mixed_prompt_rows=st.integers(1, 6),
+    ),
+    admission=st.sampled_from(Admission),
+    arrivals=st.lists(arrivals, min_size=1, max_size=8),
+    broken=st.dictionaries(
+        st.integers(0, 40), st.sampled_from(["interrupt", "interrupt", "fail"]), max_size=6
+    ),
+)
+
+
+class Run:
+    """Plays a scenario against a scheduler, with the engine's part played here."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        limits = scenario.limits
+        self.scheduler = Scheduler(limits, scenario.admission)
+        self.program = FakeProgram(VOCAB, CONTEXT, limits.n_slots, limits.max_rows, limits.max_out)
+        self.sequences: list[Sequence] = []
+        self.cancels: list[tuple[int, Sequence]] = []
+        self.failed: set[int] = set()
+
+    def play(self) -> None:
+        number, todo = 0, list(self.scenario.arrivals)
+        while todo or self.scheduler.n_running or self.scheduler.n_waiting:
+            for arrival in [a for a in todo if a.at_step <= number]:
+                todo.remove(arrival)
+                self.arrive(arrival)
+            step = self.scheduler.schedule()
+            self.cancel_due(number)
+            if step is not None:
+                self.end_step(number, step)
+            number += 1
+            assert number < 3000
+
+    def arrive(self, arrival: Arrival) -> None:
+        sequence = new_sequence(arrival.request, CONTEXT, 0.0, lambda: None)
+        try:
+            self.scheduler.add(sequence)
+        except BusyError:
+            assert self.scheduler.n_waiting >= self.scenario.limits.queue_depth
+            return
+        self.sequences.append(sequence)
+        if arrival.cancel_at is not None:
+            self.cancels.append((arrival.cancel_at, sequence))
+
+    def cancel_due(self, number: int) -> None:
+        for at_step, sequence in self.cancels:
+            if at_step == number:
+                self.scheduler.end(sequence, FinishReason.CANCELLED)
+                assert sequence.is_finished
+
+    def end_step(self, number: int, step) -> None:
+        how = self.scenario.broken.get(number)
+        rows = rows_of(step)
+        picks = self.program.step(
+            rows.tokens, rows.positions, rows.slots, rows.out_rows, rows.sampling
+        )
+        if how is None and not self.scheduler.wants_interrupt():
+            self.scheduler.complete(picks)
+            return
+        for slot, position in zip(rows.slots, rows.positions, strict=True):
+            self.program.held[slot, position] = -1
+        if how == "fail":
+            self.failed |= {id(c.sequence) for c in step.chunks if not c.sequence.is_finished}
+            self.scheduler.failed("the step broke")
+        else:
+            self.scheduler.interrupted()
+
+
+@settings(deadline=None, max_examples=150)
+@given(scenarios)
+def test_every_reply_is_the_one_its_request_gets_alone(scenario: Scenario) -> None:
+    run = Run(scenario)
+    run.play()
+    for sequence in run.sequences:
+        start = sequence.n_prompt
+        visible = sequence.token_ids[start : start + sequence.n_visible]
+        reply, reason = expected_reply(sequence.request, CONTEXT, VOCAB, sequence.seed)
+        if id(sequence) in run.failed:
+            assert sequence.finish_reason is FinishReason.ERROR
+        if sequence.finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED):
+            assert visible == reply[: len(visible)]
+        else:
+            assert (visible, sequence.finish_reason) == (reply, reason)
+            assert sequence.n_completion == len(reply) + (reason is FinishReason.STOP)
+        assert len(sequence.timings.token_times) == sequence.n_completion
+        assert sequence.n_cached < sequence.n_prompt
+    assert run.scheduler._kv.n_free == scenario.limits.n_slots
+    assert run.scheduler.sequences == []

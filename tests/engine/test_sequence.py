@@ -1,0 +1,157 @@
+"""Ranges and refusals of sampling and requests; what ends a reply."""
+
+import math
+from typing import Any
+
+import pytest
+
+from caldrix.engine.sequence import (
+    FinishReason,
+    Request,
+    SamplingParams,
+    Sequence,
+    SequenceStatus,
+    check_request,
+    new_sequence,
+)
+from caldrix.errors import RefusedError
+
+ACCEPTED: list[tuple[str, Any]] = [
+    ("temperature", 0),
+    ("temperature", 0.0),
+    ("temperature", 1e300),
+    ("top_k", 0),
+    ("top_k", 10**12),
+    ("top_p", 1),
+    ("top_p", 1e-300),
+    ("min_p", 0),
+    ("min_p", 1),
+    ("repetition_penalty", 0.5),
+    ("repetition_penalty", 1e300),
+    ("seed", None),
+    ("seed", -(2**63)),
+    ("seed", 2**63 - 1),
+]
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("temperature", -1, "temperature must be a finite number >= 0 (got -1)"),
+    ("temperature", math.inf, "temperature must be a finite number >= 0 (got inf)"),
+    ("temperature", math.nan, "temperature must be a finite number >= 0 (got nan)"),
+    ("temperature", "1", "temperature must be a finite number >= 0 (got '1')"),
+    ("temperature", True, "temperature must be a finite number >= 0 (got True)"),
+    ("temperature", None, "temperature must be a finite number >= 0 (got None)"),
+    ("top_k", -1, "top_k must be an integer >= 0 (got -1)"),
+    ("top_k", 1.0, "top_k must be an integer >= 0 (got 1.0)"),
+    ("top_k", False, "top_k must be an integer >= 0 (got False)"),
+    ("top_p", 0, "top_p must be a number > 0 and <= 1 (got 0)"),
+    ("top_p", 1.5, "top_p must be a number > 0 and <= 1 (got 1.5)"),
+    ("top_p", math.nan, "top_p must be a number > 0 and <= 1 (got nan)"),
+    ("min_p", -0.1, "min_p must be a number from 0 to 1 (got -0.1)"),
+    ("min_p", 1.1, "min_p must be a number from 0 to 1 (got 1.1)"),
+    ("repetition_penalty", 0, "repetition_penalty must be a finite number > 0 (got 0)"),
+    ("repetition_penalty", math.inf, "repetition_penalty must be a finite number > 0 (got inf)"),
+    ("seed", 2**63, f"seed must be an integer from -2^63 to 2^63-1 (got {2**63})"),
+    ("seed", -(2**63) - 1, f"seed must be an integer from -2^63 to 2^63-1 (got {-(2**63) - 1})"),
+    ("seed", 1.5, "seed must be an integer from -2^63 to 2^63-1 (got 1.5)"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), ACCEPTED)
+def test_a_value_in_range_is_taken(name: str, value: Any) -> None:
+    assert getattr(SamplingParams(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(("name", "value", "message"), REFUSED)
+def test_a_value_out_of_range_is_refused_by_name(name: str, value: Any, message: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        SamplingParams(**{name: value})
+    assert str(caught.value) == message
+
+
+def test_an_integer_beyond_a_double_is_no_temperature() -> None:
+    with pytest.raises(RefusedError, match="temperature must be a finite number"):
+        SamplingParams(temperature=10**400)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "8"])
+def test_max_tokens_is_a_positive_integer(value: Any) -> None:
+    with pytest.raises(RefusedError) as caught:
+        Request((1,), max_tokens=value)
+    assert str(caught.value) == f"max_tokens must be an integer >= 1 (got {value!r})"
+
+
+@pytest.mark.parametrize(
+    ("prompt_ids", "message"),
+    [
+        ((), "the prompt is empty: it needs at least one token"),
+        ((1,) * 256, "the prompt is 256 tokens and --ctx is 256"),
+        ((1,) * 257, "the prompt is 257 tokens and --ctx is 256"),
+        ((0, 50), "the prompt holds token 50: the vocabulary has tokens 0 to 49"),
+        ((-1,), "the prompt holds token -1: the vocabulary has tokens 0 to 49"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_refused(prompt_ids: tuple[int, ...], message: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        check_request(Request(prompt_ids), context=256, vocab_size=50)
+    assert str(caught.value) == message
+
+
+def test_a_prompt_one_below_the_context_fits() -> None:
+    check_request(Request((1,) * 255), context=256, vocab_size=50)
+
+
+def sequence_of(request: Request, context: int = 10) -> Sequence:
+    return new_sequence(request, context, 1.0, lambda: None)
+
+
+def test_the_reply_fills_the_context_and_no_more() -> None:
+    assert sequence_of(Request((1, 2, 3))).max_completion == 7
+    assert sequence_of(Request((1, 2, 3), max_tokens=5)).max_completion == 5
+    assert sequence_of(Request((1, 2, 3), max_tokens=8)).max_completion == 7
+
+
+def test_a_stop_token_is_counted_and_not_visible_also_as_the_last_token() -> None:
+    sequence = sequence_of(Request((1,), max_tokens=2, stop_token_ids=frozenset({9})))
+    sequence.append(4, 2.0)
+    assert (sequence.n_visible, sequence.finish_reason) == (1, None)
+    sequence.append(9, 3.5)
+    assert (sequence.n_visible, sequence.n_completion) == (1, 2)
+    assert sequence.finish_reason is FinishReason.STOP
+    assert sequence.timings.total_s == 2.5
+
+
+def test_every_visible_change_is_told() -> None:
+    told: list[FinishReason | None] = []
+    sequence = new_sequence(
+        Request((1,), max_tokens=2), 10, 0.0, lambda: told.append(sequence.finish_reason)
+    )
+    sequence.append(4, 1.0)
+    sequence.append(4, 2.0)
+    assert told == [None, FinishReason.LENGTH]
+
+
+def test_a_seed_is_taken_modulo_2_to_the_64_and_fresh_without_one() -> None:
+    assert sequence_of(Request((1,), SamplingParams(seed=-1))).seed == 2**64 - 1
+    assert sequence_of(Request((1,), SamplingParams(seed=7))).seed == 7
+    fresh = {sequence_of(Request((1,))).seed for _ in range(4)}
+    assert len(fresh) == 4
+    assert all(0 <= seed < 2**64 for seed in fresh)
+
+
+def test_the_penalty_sees_the_last_64_tokens_of_prompt_and_reply() -> None:
+    sequence = sequence_of(Request(tuple(range(100))), context=200)
+    sequence.append(7, 0.0)
+    assert sequence.recent(100) == list(range(36, 100))
+    assert sequence.recent(101) == [*range(37, 100), 7]
+    assert sequence.recent(3) == [0, 1, 2]
+
+
+def test_the_status_follows_the_slot_and_the_rows() -> None:
+    sequence = sequence_of(Request((1, 2)))
+    assert sequence.status is SequenceStatus.WAITING
+    sequence.slot = 0
+    assert sequence.status is SequenceStatus.PREFILL
+    sequence.n_computed = 2
+    assert sequence.status is SequenceStatus.DECODE
+    sequence.finish(FinishReason.CANCELLED, 0.0)
+    assert sequence.status is SequenceStatus.FINISHED
