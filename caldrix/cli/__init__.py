@@ -1,0 +1,1 @@
+"""The command line: flags in, exit status out. The only package that knows every other one."""

@@ -1,0 +1,3 @@
+"""Pictures from outside: what they are, whether they may be taken. Knows nothing of models or
+prompts.
+"""
