@@ -1,0 +1,157 @@
+"""Mapped weight files and the tensors in them: what both readers hand to the layers above.
+
+Owns the mapping of a file and the refusals that are the same for every format. Must not know a
+format's layout. A mapping is read-only and covers the whole file; it lives as long as its view.
+A Tensor exists only after its bytes were checked to lie inside its file.
+"""
+
+import mmap
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from caldrix import native
+from caldrix.errors import NotFoundError, RefusedError, printable
+from caldrix.formats.dtypes import DType
+from caldrix.log import escape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def refusal(path: Path, problem: str) -> RefusedError:
+    """The error that refuses this file, on one line whatever its name holds."""
+    return RefusedError(f"{escape(str(path))}: {problem}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedFile:
+    path: Path
+    size: int
+    view: memoryview
+
+    def refusal(self, problem: str) -> RefusedError:
+        return refusal(self.path, problem)
+
+    def cut_short(self, needed: int, first: str) -> RefusedError:
+        """Refuses a file that ends before its tensors do, `first` of them in order."""
+        problem = f"cut short: it has {self.size} bytes, its tensors need {needed}"
+        return self.refusal(f"{problem}; {printable(first)} is the first past the end")
+
+
+def map_file(path: Path) -> MappedFile:
+    """The whole of a regular file, read-only; refuses an empty one, a directory and a device."""
+    try:
+        # Before the open, which would wait on a FIFO.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise refusal(path, "not a regular file")
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                raise refusal(path, "the file is empty")
+            mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise NotFoundError(f"{escape(str(path))}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise refusal(path, f"cannot be read: {escape(str(error))}") from None
+    return MappedFile(path, size, memoryview(mapping))
+
+
+# How files start that are often found where a model was expected.
+_FOREIGN = (
+    (
+        b"version https://git-lfs",
+        "a Git LFS pointer, not the file itself; fetch it with git lfs pull",
+    ),
+    (b"<!doctype html", "an HTML page, not a model file; download it again"),
+    (b"<html", "an HTML page, not a model file; download it again"),
+    (b"gguf", "a GGUF file; give its path as the model"),
+    (b"pk\x03\x04", "a zip archive (PyTorch writes these), not a model file caldrix reads"),
+)
+
+
+def foreign_kind(view: memoryview) -> str | None:
+    """What a file without the expected start is instead, where its first bytes tell."""
+    head = bytes(view[:64]).lstrip().lower()
+    for start, kind in _FOREIGN:
+        if head.startswith(start):
+            return kind
+    if len(head) > 8 and head[8:9] == b"{" and head[4:8] == b"\0\0\0\0":
+        return "a safetensors file; give its directory as the model"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor where it lies in its file.
+
+    The shape is row-major, outermost first; the offset counts from the file's start.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    file: MappedFile
+    offset: int
+
+    @property
+    def n_elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.n_elements // self.dtype.block_elements * self.dtype.block_bytes
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes in the file, not copied."""
+        return self.file.view[self.offset : self.offset + self.size_bytes]
+
+    def to_f32(self) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+        """A new f32 array of this shape."""
+        return native.decode(self.dtype.id, self.data, self.n_elements).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Every tensor of a model.
+
+    `unreadable` holds the ones of a dtype caldrix does not compute with, each with its refusal: a
+    file may carry such tensors as long as no weight needs them.
+    """
+
+    tensors: dict[str, Tensor]
+    files: tuple[MappedFile, ...]
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of this name; refuses one that is missing or of an unreadable dtype."""
+        found = self.tensors.get(name)
+        if found is not None:
+            return found
+        if name in self.unreadable:
+            raise RefusedError(self.unreadable[name])
+        path = self.files[0].path
+        where = path if len(self.files) == 1 else path.parent
+        raise refusal(where, f"no tensor {printable(name)} among its {len(self.tensors)}")
+
+
+def merge(parts: Iterable[Checkpoint]) -> Checkpoint:
+    """One checkpoint of several files; refuses a tensor that two of them hold."""
+    tensors: dict[str, Tensor] = {}
+    unreadable: dict[str, str] = {}
+    files: list[MappedFile] = []
+    for part in parts:
+        for name in (*part.tensors, *part.unreadable):
+            if name in tensors or name in unreadable:
+                raise part.files[0].refusal(
+                    f"tensor {printable(name)} is in another file of the set too"
+                )
+        tensors |= part.tensors
+        unreadable |= part.unreadable
+        files += part.files
+    return Checkpoint(tensors, tuple(files), unreadable)
