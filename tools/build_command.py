@@ -12,7 +12,7 @@ from setuptools.command.build_ext import build_ext
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import build_native
 
-SHIPPED = ("Makefile", "native/**/*.[ch]", "tools/*", "tests/**/*.*", "docs/**/*.md")
+SHIPPED = ("Makefile", "native/**/*.[ch]", "tools/**/*", "tests/**/*.*", "docs/**/*.md")
 
 
 class BuildExtension(build_ext):

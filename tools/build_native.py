@@ -132,11 +132,14 @@ def write_module(target: Path) -> None:
 
 
 def python_flags() -> list[str]:
+    """Where Python.h is: Python's own, or ours, which serves every ordinary build of Python."""
     paths = sysconfig.get_paths()
     found = dict.fromkeys([paths["include"], paths["platinclude"]])
-    if not any((Path(path) / "Python.h").exists() for path in found):
-        raise fail(f"Python.h is not in {paths['include']}; on Debian: apt-get install python3-dev")
-    return [f"-I{path}" for path in found]
+    if any((Path(path) / "Python.h").exists() for path in found):
+        return [f"-I{path}" for path in found]
+    if sysconfig.get_config_var("Py_GIL_DISABLED") or sysconfig.get_config_var("Py_DEBUG"):
+        raise fail(f"Python.h is not in {paths['include']}: this build of Python needs its own")
+    return [f"-I{ROOT / 'tools/limited_api'}", "-Werror=implicit-function-declaration"]
 
 
 def read(record: Path) -> str:

@@ -17,7 +17,7 @@
 #define CX_NOINLINE __attribute__((noinline))
 #define CX_UNUSED __attribute__((unused))
 #define CX_ALIGNED(bytes) __attribute__((aligned(bytes)))
-#define CX_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#define CX_PRINTF(text, first) __attribute__((format(printf, text, first)))
 
 #define cx_likely(condition) __builtin_expect(!!(condition), 1)
 #define cx_unlikely(condition) __builtin_expect(!!(condition), 0)
@@ -31,5 +31,14 @@
 
 /* Asks for the cache line at p ahead of its use. Any address is allowed. */
 CX_INLINE void cx_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+
+/* Stands in a loop that waits for memory another thread writes. */
+CX_INLINE void cx_pause(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
 
 #endif

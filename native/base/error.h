@@ -6,8 +6,9 @@
 #define CX_ERROR_H
 
 #include "caldrix.h"
+#include "common.h"
 
 /* Writes code and message where error is not NULL, and returns code, so that a failing call ends in one statement. */
-int cx_fail(struct cx_error *error, int code, const char *format, ...);
+int cx_fail(struct cx_error *error, int code, const char *format, ...) CX_PRINTF(3, 4);
 
 #endif

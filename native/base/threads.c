@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common.h"
 #include "error.h"
 
 #define SPIN_NS 50000u          /* about what a sleep and a wake cost together */
@@ -26,7 +27,7 @@
 #define PAUSES_PER_LOOK 32      /* the clock is read once in so many pauses */
 
 struct gate {
-  _Alignas(64) atomic_uint opened; /* how often, modulo 2^32 */
+  CX_ALIGNED(64) atomic_uint opened; /* how often, modulo 2^32 */
   atomic_uint sleepers;
   pthread_mutex_t lock;
   pthread_cond_t moved;
@@ -40,7 +41,7 @@ struct worker {
 
 struct cx_pool {
   struct gate start, barrier;
-  _Alignas(64) atomic_uint arrived; /* threads at the barrier */
+  CX_ALIGNED(64) atomic_uint arrived; /* threads at the barrier */
 
   /* written by the caller before the start gate opens, read by workers after */
   cx_pool_function *function; /* NULL tells workers to end */
@@ -52,14 +53,6 @@ struct cx_pool {
   pid_t process;
   struct worker *workers; /* n_threads - 1 */
 };
-
-static inline void cx_pause(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
 
 static uint64_t now_ns(void) {
   struct timespec t;

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/common.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "cpu/lane_cpu.h"
@@ -37,7 +38,7 @@ struct job {
   struct cx_run run;
   const struct cx_step *step;
   struct {
-    _Alignas(64) atomic_ullong next; /* the first item not yet taken */
+    CX_ALIGNED(64) atomic_ullong next; /* the first item not yet taken */
     int stop;                          /* set by thread 0 during op i, read by all behind its barrier */
   } turn[2];
 };

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/common.h"
 #include "base/error.h"
 #include "quant/quants.h"
 
@@ -64,7 +65,7 @@ struct check {
   uint32_t n_regions;
 };
 
-static int refuse(struct check *check, const char *field, const char *format, ...) {
+CX_PRINTF(3, 4) static int refuse(struct check *check, const char *field, const char *format, ...) {
   char reason[160];
   va_list arguments;
   va_start(arguments, format);
