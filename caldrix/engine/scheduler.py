@@ -58,10 +58,6 @@ class Step:
     chunks: tuple[Chunk, ...]
 
     @property
-    def n_rows(self) -> int:
-        return sum(len(chunk.token_ids) for chunk in self.chunks)
-
-    @property
     def n_out(self) -> int:
         return sum(chunk.n_out for chunk in self.chunks)
 

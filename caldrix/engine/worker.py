@@ -128,7 +128,7 @@ class Worker:
         dies.
         """
         if self._exited.is_set():
-            raise WorkerDied
+            raise WorkerDied("the thread has ended")
         job = Job(rows_of(step), self._loop.create_future())
         self._in_flight = job
         self._jobs.put(job)

@@ -6,9 +6,10 @@ later token, and `expected_reply` says what the tokens are when nothing goes wro
 that was cancelled or failed are overwritten with a marker that must never be read.
 """
 
-import threading
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 from caldrix import native
 from caldrix.engine.sequence import FinishReason, Request
@@ -59,6 +60,38 @@ def expected_reply(
     return reply, FinishReason.LENGTH
 
 
+class Gate:
+    """Holds each step in its thread until told to go on; the event loop can wait for that."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._held = asyncio.Event()
+        self._orders: SimpleQueue[str | BaseException] = SimpleQueue()
+        self.is_open = False
+
+    def hold(self) -> None:
+        """In the thread: waits for an order, which may be to raise."""
+        if self.is_open:
+            return
+        self._loop.call_soon_threadsafe(self._held.set)
+        order = self._orders.get(timeout=5)
+        if isinstance(order, BaseException):
+            raise order
+
+    async def held(self) -> None:
+        """A step has begun and waits."""
+        await self._held.wait()
+        self._held.clear()
+
+    def order(self, order: str | BaseException = "go") -> None:
+        self._orders.put(order)
+
+    def open(self) -> None:
+        """No step is held any more."""
+        self.is_open = True
+        self.order()
+
+
 @dataclass
 class FakeProgram:
     vocab_size: int = 50
@@ -66,14 +99,12 @@ class FakeProgram:
     n_slots: int = 1
     max_rows: int = 16
     max_out: int = 4
-    # Called in the step before its rows count: may raise, or wait for something.
-    before: Callable[["FakeProgram", list[int]], None] | None = None
-    not_finite: Callable[[int, int], bool] = lambda slot, position: False
+    gate: Gate | None = None
+    not_finite: Callable[[int, int], bool] = lambda slot, position: False  # of a row's scores
 
     held: dict[tuple[int, int], int] = field(default_factory=dict)
     steps: list[list[tuple[int, int, int]]] = field(default_factory=list)  # slot, position, token
     n_cancels: int = 0
-    cancelled: threading.Event = field(default_factory=threading.Event)
 
     def step(
         self,
@@ -87,11 +118,10 @@ class FakeProgram:
         self._check(tokens, positions, slots, out_rows, sampling)
         rows = list(zip(slots, positions, tokens, strict=True))
         self.steps.append(rows)
-        self.cancelled.clear()
         for slot, position, _ in rows:
             self.held[slot, position] = SPOILT
-        if self.before is not None:
-            self.before(self, list(slots))
+        if self.gate is not None:
+            self.gate.hold()
         for slot, position, token in rows:
             before = self.held[slot, position - 1] if position else 0
             assert before != SPOILT, "a row reads what a broken step left"
@@ -128,4 +158,5 @@ class FakeProgram:
 
     def cancel(self) -> None:
         self.n_cancels += 1
-        self.cancelled.set()
+        if self.gate is not None:
+            self.gate.order(native.Cancelled("the step was cancelled"))
