@@ -101,15 +101,15 @@ static void gate_wait(struct gate *gate, unsigned seen, uint64_t spin_ns) {
   pthread_mutex_unlock(&gate->lock);
 }
 
-void cx_pool_barrier(struct cx_pool *pool) {
-  if (pool->n_threads == 1) return;
+void cx_pool_barrier(struct cx_pool *pool, void (*action)(void *context), void *context) {
   unsigned seen = atomic_load_explicit(&pool->barrier.opened, memory_order_relaxed); /* cannot move before we arrive */
-  if (atomic_fetch_add(&pool->arrived, 1) + 1 == pool->n_threads) {
-    atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed); /* before anyone can arrive again */
-    gate_open(&pool->barrier);
-  } else {
+  if (atomic_fetch_add(&pool->arrived, 1) + 1 != pool->n_threads) {
     gate_wait(&pool->barrier, seen, pool->spin_ns);
+    return;
   }
+  atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed); /* before anyone can arrive again */
+  if (action != NULL) action(context);
+  if (pool->n_threads > 1) gate_open(&pool->barrier);
 }
 
 static void *work(void *argument) {
@@ -119,7 +119,7 @@ static void *work(void *argument) {
     gate_wait(&pool->start, seen, pool->spin_ns);
     if (pool->function == NULL) return NULL;
     pool->function(pool->context, self->thread);
-    cx_pool_barrier(pool);
+    cx_pool_barrier(pool, NULL, NULL);
   }
 }
 
@@ -134,7 +134,7 @@ int cx_pool_run(struct cx_pool *pool, cx_pool_function *function, void *context,
   pool->context = context;
   gate_open(&pool->start);
   function(context, 0);
-  cx_pool_barrier(pool);
+  cx_pool_barrier(pool, NULL, NULL);
   return CX_OK;
 }
 

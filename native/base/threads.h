@@ -24,7 +24,8 @@ void cx_pool_free(struct cx_pool *pool); /* joins the workers; NULL is allowed *
  * which has no workers. */
 int cx_pool_run(struct cx_pool *pool, cx_pool_function *function, void *context, struct cx_error *error);
 
-/* Inside a run: returns when every thread has called it. What a thread wrote before is seen by all after. */
-void cx_pool_barrier(struct cx_pool *pool);
+/* Inside a run: returns when every thread has called it. What a thread wrote before is seen by all after. The last to come
+ * calls action (if not NULL) before any leaves, so what that writes needs no other protection. */
+void cx_pool_barrier(struct cx_pool *pool, void (*action)(void *context), void *context);
 
 #endif

@@ -31,32 +31,27 @@ struct cx_model {
   atomic_int state;        /* enum state */
 };
 
-/* One step in progress. Two counters and two stop flags are enough: while op i uses one of each, the other is unused by
- * every thread, and thread 0 makes it ready for op i + 1, which begins behind the barrier. */
+/* One step in progress. What the barrier's last thread writes between two ops is read by all of them behind it. */
 struct job {
   struct cx_model *model;
   struct cx_run run;
   const struct cx_step *step;
-  struct {
-    CX_ALIGNED(64) atomic_ullong next; /* the first item not yet taken */
-    int stop;                          /* set by thread 0 during op i, read by all behind its barrier */
-  } turn[2];
+  int stop;
+  CX_ALIGNED(64) atomic_ullong next; /* the first item of the current op that nobody has taken */
 };
 
-static int stopped_or_wait(struct job *job, uint32_t index, uint32_t thread) {
-  if (thread == 0) {
-    atomic_store_explicit(&job->turn[(index + 1) & 1].next, 0, memory_order_relaxed);
-    job->turn[index & 1].stop = atomic_load_explicit(&job->model->state, memory_order_relaxed) == CANCELLED;
-  }
-  cx_pool_barrier(job->model->pool);
-  return job->turn[index & 1].stop;
+/* Between two ops, by one thread while the others wait. */
+static void turn(void *context) {
+  struct job *job = context;
+  atomic_store_explicit(&job->next, 0, memory_order_relaxed);
+  job->stop = atomic_load_explicit(&job->model->state, memory_order_relaxed) == CANCELLED;
 }
 
 /* Takes this thread's next chunk of n_items; 0 when none is left. */
-static int take(struct job *job, uint32_t index, uint32_t n_items, uint32_t *begin, uint32_t *end) {
+static int take(struct job *job, uint32_t n_items, uint32_t *begin, uint32_t *end) {
   uint32_t chunk = n_items / (job->model->n_threads * CHUNKS_PER_THREAD);
   if (chunk == 0) chunk = 1;
-  uint64_t first = atomic_fetch_add_explicit(&job->turn[index & 1].next, chunk, memory_order_relaxed);
+  uint64_t first = atomic_fetch_add_explicit(&job->next, chunk, memory_order_relaxed);
   if (first >= n_items) return 0;
   *begin = (uint32_t)first;
   *end = n_items - *begin < chunk ? n_items : *begin + chunk;
@@ -79,11 +74,12 @@ static void walk(void *context, uint32_t thread) {
     const struct cx_op_head *op = cx_plan_op(&model->plan, i);
     const struct cx_kernel *kernel = &model->row->kernels[op->op];
     uint32_t n_items = kernel->items(op, &job->run);
-    while (take(job, i, n_items, &begin, &end)) kernel->run(op, &job->run, begin, end, scratch);
-    if (stopped_or_wait(job, i, thread)) return;
+    while (take(job, n_items, &begin, &end)) kernel->run(op, &job->run, begin, end, scratch);
+    cx_pool_barrier(model->pool, turn, job);
+    if (job->stop) return;
   }
   uint32_t n_picks = job->step->sampling != NULL ? job->run.n_out : 0;
-  while (take(job, n_ops, n_picks, &begin, &end))
+  while (take(job, n_picks, &begin, &end))
     for (uint32_t out = begin; out < end; out++) pick(job, out, scratch);
 }
 
@@ -157,13 +153,11 @@ int cx_model_step(struct cx_model *model, const struct cx_step *step, struct cx_
       .run = {.arenas = model->bases, .tokens = step->tokens, .positions = step->positions, .slots = step->slots,
               .out_rows = step->out_rows, .n_rows = step->n_rows, .n_out = step->n_out},
   };
-  atomic_init(&job.turn[0].next, 0);
-  atomic_init(&job.turn[1].next, 0);
+  atomic_init(&job.next, 0);
   atomic_store(&model->state, RUNNING);
   int status = cx_pool_run(model->pool, walk, &job, error);
-  int cancelled = job.turn[0].stop || job.turn[1].stop;
   atomic_store(&model->state, IDLE);
-  if (status == CX_OK && cancelled) return cx_fail(error, CX_ECANCELLED, "the step was cancelled");
+  if (status == CX_OK && job.stop) return cx_fail(error, CX_ECANCELLED, "the step was cancelled");
   return status;
 }
 

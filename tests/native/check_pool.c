@@ -27,6 +27,7 @@ struct ring {
   uint64_t values[2][MOST]; /* by round parity: each thread reads its neighbour's last value and writes its own next */
   uint32_t ran[MOST];
   int blocked[MOST];
+  uint64_t meetings;
 };
 
 static void fail(const char *what) {
@@ -40,6 +41,10 @@ static double cpu_seconds(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static void met(void *context) {
+  ((struct ring *)context)->meetings++;
+}
+
 static void turn(void *context, uint32_t thread) {
   struct ring *ring = context;
   sigset_t mask;
@@ -49,7 +54,8 @@ static void turn(void *context, uint32_t thread) {
   for (uint32_t round = 0; round < ROUNDS; round++) {
     const uint64_t *old = ring->values[round & 1];
     ring->values[(round + 1) & 1][thread] = old[(thread + 1) % ring->n_threads] + 1;
-    cx_pool_barrier(ring->pool);
+    cx_pool_barrier(ring->pool, met, ring);
+    if (ring->meetings % ROUNDS != (round + 1) % ROUNDS) fail("a barrier's action ran late or more than once");
   }
 }
 
