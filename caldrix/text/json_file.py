@@ -1,0 +1,56 @@
+"""JSON files that lie beside a model's weights: read with one-line refusals.
+
+Owns the limits on such a file (size, nesting) and the wording when one is damaged. Must not know
+what a file means.
+"""
+
+import json
+from pathlib import Path
+
+from caldrix.errors import RefusedError, printable
+
+MAX_BYTES = 256 << 20  # the largest tokenizer.json known (a 262k vocabulary) is 33 MB
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file of reasonable size."""
+    try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise RefusedError(f"{path}: {size} bytes; at most {MAX_BYTES} are read")
+        return path.read_bytes()
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8."""
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RefusedError(f"{path}: not UTF-8 at byte {error.start}") from None
+
+
+def read_object(path: Path) -> dict[str, object]:
+    """The JSON object in `path`; an empty one where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(read_text(path))
+    except RecursionError:
+        raise RefusedError(f"{path}: nested too deep") from None
+    except ValueError as error:
+        raise RefusedError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RefusedError(f"{path}: a JSON object is needed, this is {printable(value)}")
+    return value
+
+
+def token_content(value: object, where: str) -> str | None:
+    """A token in a configuration: a string, an object with `content`, or null."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    if value is None or isinstance(value, str):
+        return value
+    raise RefusedError(
+        f"{where} is {printable(value)}; a string or an object with content is accepted"
+    )

@@ -1,0 +1,81 @@
+"""Keeps what people typed apart from what a template writes, through a template's own string work.
+
+Owns the stand-ins: before rendering, the first character of every control token ('<', as a rule) is
+replaced in typed strings by a private-use character, so that no control token can be read there,
+however the template trims, splits, slices or joins; lengths stay as they were. After rendering, the
+control tokens in the text are the template's, and the stand-ins become the typed characters again.
+Must not know jinja2 or tokenizers.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from caldrix.errors import RefusedError
+
+_PRIVATE = range(0xF0000, 0xFFFFE)  # plane 15; stand-ins are taken from those that nobody used
+_PRIVATE_CLASS = re.compile("[\U000f0000-\U000ffffd]")
+
+
+class TypedText:
+    """The stand-ins of one rendering. `inputs` is everything that the template may put into the
+    text."""
+
+    def __init__(self, controls: Iterable[str], inputs: Iterable[object]) -> None:
+        self._controls = sorted(filter(None, controls), key=len, reverse=True)
+        self._find = re.compile("(" + "|".join(map(re.escape, self._controls)) + ")")
+        used = {c for text in _strings(inputs) for c in _PRIVATE_CLASS.findall(text)}
+        free = (chr(i) for i in _PRIVATE if chr(i) not in used)
+        firsts = sorted({c[0] for c in self._controls if not c[0].isalnum() and not c[0].isspace()})
+        # A control token that begins like a word is replaced whole: its first letter is everywhere.
+        words = [c for c in self._controls if c[0].isalnum() or c[0].isspace()]
+        try:
+            self._marks = {text: next(free) for text in [*words, *firsts]}
+        except StopIteration:
+            raise RefusedError("the messages use up the private-use characters") from None
+        self._shown = str.maketrans({mark: text for text, mark in self._marks.items()})
+        self._hidden = str.maketrans({text: self._marks[text] for text in firsts})
+        self._words = words
+
+    def hide(self, text: str) -> str:
+        """`text` with nothing in it that reads as a control token."""
+        for word in self._words:
+            text = text.replace(word, self._marks[word])
+        return text.translate(self._hidden)
+
+    def hide_all(self, value: object) -> object:
+        """The same for every string of a JSON value, keys too; the value itself is left alone."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, dict):
+            return {
+                self.hide(key) if isinstance(key, str) else key: self.hide_all(item)
+                for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.hide_all(item) for item in value]
+        return value
+
+    def show(self, text: str) -> str:
+        """The typed characters again."""
+        return text.translate(self._shown)
+
+    def segments(self, text: str) -> Iterator[tuple[str, bool]]:
+        """The rendered text in pieces, with whether each is a control token that the template
+        wrote."""
+        if not self._controls:
+            yield text, False
+            return
+        for i, piece in enumerate(self._find.split(text)):
+            if piece:
+                yield (piece, True) if i % 2 else (self.show(piece), False)
+
+
+def _strings(values: Iterable[object]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            yield from _strings(value.keys())
+            yield from _strings(value.values())
+        elif isinstance(value, (list, tuple)):
+            yield from _strings(value)
