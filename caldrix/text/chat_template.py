@@ -177,43 +177,15 @@ def _environment() -> "jinja2.Environment":
 def _new_environment() -> "jinja2.Environment":
     """The environment that templates written for transformers expect."""
     from jinja2 import nodes, sandbox
-    from jinja2.ext import Extension, LoopControlExtension
-    from jinja2.visitor import NodeTransformer
+    from jinja2.ext import LoopControlExtension
 
-    class Generation(Extension):
-        """{% generation %} marks what the model wrote, for training; here its content counts."""
-
-        tags = {"generation"}  # noqa: RUF012 (as the base class has it)
-
-        def parse(self, parser: Any) -> list[nodes.Node]:
-            parser.stream.expect("name:generation")
-            body: list[nodes.Node] = parser.parse_statements(
-                ("name:endgeneration",), drop_needle=True
-            )
-            return body
-
-    class Metering(NodeTransformer):
-        """Puts a tick at the head of every loop and macro and a size check on every `~`."""
-
-        def _ticking(self, node: Any) -> Any:
-            self.generic_visit(node)
-            tick = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)
-            node.body.insert(0, nodes.ExprStmt(tick, lineno=node.lineno))
-            return node
-
-        visit_For = visit_Macro = visit_CallBlock = _ticking
-
-        def visit_Concat(self, node: Any) -> Any:
-            self.generic_visit(node)
-            return nodes.Call(
-                nodes.EnvironmentAttribute("joined"), node.nodes, [], None, None, lineno=node.lineno
-            )
+    metering = _metering()
 
     class Environment(sandbox.ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset(["+", "*", "**", "%"])
 
         def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-            tree: nodes.Template = Metering().visit(super()._parse(source, name, filename))
+            tree: nodes.Template = metering.visit(super()._parse(source, name, filename))
             tree.set_environment(self)
             return tree
 
@@ -231,12 +203,55 @@ def _new_environment() -> "jinja2.Environment":
             return super().call_binop(context, operator, left, right)
 
     environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, LoopControlExtension]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), LoopControlExtension]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
+
+
+def _metering() -> Any:
+    """Puts a tick at the head of every loop and macro and a size check on every `~`."""
+    from jinja2 import nodes
+    from jinja2.visitor import NodeTransformer
+
+    def call(attribute: str, arguments: list[nodes.Expr], lineno: int) -> nodes.Call:
+        function = nodes.EnvironmentAttribute(attribute)
+        return nodes.Call(function, arguments, [], None, None, lineno=lineno)
+
+    class Metering(NodeTransformer):
+        def _ticking(self, node: Any) -> Any:
+            self.generic_visit(node)
+            tick = call("tick", [], node.lineno)
+            node.body.insert(0, nodes.ExprStmt(tick, lineno=node.lineno))
+            return node
+
+        visit_For = visit_Macro = visit_CallBlock = _ticking
+
+        def visit_Concat(self, node: Any) -> Any:
+            self.generic_visit(node)
+            return call("joined", node.nodes, node.lineno)
+
+    return Metering()
+
+
+def _generation() -> Any:
+    """{% generation %} marks what the model wrote, for training; here its content alone counts."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012 (as the base class has it)
+
+        def parse(self, parser: Any) -> list[nodes.Node]:
+            parser.stream.expect("name:generation")
+            body: list[nodes.Node] = parser.parse_statements(
+                ("name:endgeneration",), drop_needle=True
+            )
+            return body
+
+    return Generation
 
 
 def _tojson(

@@ -7,12 +7,12 @@ a person typed cannot be one. Must not know templates or files. The library's cl
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from caldrix.errors import RefusedError, printable
 
-if TYPE_CHECKING:
-    from tokenizers import AddedToken, Tokenizer
+Library = Any  # tokenizers.Tokenizer and tokenizers.AddedToken, which tokenizer.py alone imports
+LibraryToken = Any
 
 
 def _random_name() -> str:
@@ -26,9 +26,9 @@ class PlainEncoder:
 
     def __init__(
         self,
-        library: "Tokenizer",
-        token_class: "type[AddedToken]",
-        added: Mapping[int, "AddedToken"],
+        library: Library,
+        token_class: type[LibraryToken],
+        added: Mapping[int, LibraryToken],
         control_ids: frozenset[int],
         unk_id: int | None,
     ) -> None:
@@ -44,7 +44,7 @@ class PlainEncoder:
         in_model = {i for i in control_ids if library.model.id_to_token(i) is not None}
         self._forbidden = in_model - {unk_id}
 
-    def _skip_used_ids(self, token_class: "type[AddedToken]", n_new: int) -> None:
+    def _skip_used_ids(self, token_class: type[LibraryToken], n_new: int) -> None:
         """Moves past the model's highest id: new tokens are numbered from its size, which gaps make
         too low."""
         model, size = self._library.model, self._library.get_vocab_size()
@@ -53,8 +53,8 @@ class PlainEncoder:
             self._library.add_tokens([token_class(_random_name()) for _ in range(n_fillers)])
 
     def _renamed(
-        self, token_class: "type[AddedToken]", i: int, token: "AddedToken"
-    ) -> "AddedToken":
+        self, token_class: type[LibraryToken], i: int, token: LibraryToken
+    ) -> LibraryToken:
         return token_class(
             self._names.get(i, token.content),
             single_word=token.single_word,
@@ -64,7 +64,7 @@ class PlainEncoder:
             special=token.special,
         )
 
-    def _real_ids(self, added: Mapping[int, "AddedToken"]) -> dict[int, int]:
+    def _real_ids(self, added: Mapping[int, LibraryToken]) -> dict[int, int]:
         """This library's ids of the added tokens to the model's."""
         real = {}
         for i, token in added.items():
