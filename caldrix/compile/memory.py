@@ -1,0 +1,157 @@
+"""Where things lie: the activation arena by liveness, the cache of keys and values, and whether
+it all fits this machine.
+
+Offsets only, no allocation. Activations are f32 with rows padded to 64 bytes, so that kernels may
+load whole vectors of any width; a buffer is free again after the last op that reads it.
+"""
+
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from caldrix.compile.lower import Lowered
+from caldrix.models.graph import AttentionShape, Rows, Value
+
+ALIGN = 64
+FLOATS = ALIGN // 4
+
+
+def align(n: int, to: int = ALIGN) -> int:
+    return -(-n // to) * to
+
+
+def stride_of(width: int) -> int:
+    """Floats between two rows of a value of that width."""
+    return align(width, FLOATS)
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaPlan:
+    """Byte offsets of every value's buffer, and the size of it all."""
+
+    offsets: dict[str, int]
+    size_bytes: int
+
+
+def plan_activations(lowered: Lowered, max_rows: int, max_out: int) -> ArenaPlan:
+    """First fit by start of life. A value read by an op never shares bytes with one it writes."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    values: dict[str, Value] = {}
+    for index, op in enumerate(lowered.ops):
+        for value in (*op.reads, *op.writes):
+            root = lowered.root(value)
+            values[root.name] = root
+            first.setdefault(root.name, index)
+            last[root.name] = index
+    last[lowered.root(lowered.logits).name] = len(lowered.ops)
+    offsets: dict[str, int] = {}
+    size = 0
+    for name in sorted(values, key=lambda n: first[n]):
+        value = values[name]
+        rows = max_out if value.rows is Rows.OUTPUT else max_rows
+        n_bytes = align(rows * stride_of(value.width) * 4)
+        taken = sorted(
+            (offsets[other], offsets[other] + _bytes(values[other], max_rows, max_out))
+            for other in offsets
+            if last[other] >= first[name]
+        )
+        offsets[name] = at = _first_gap(taken, n_bytes)
+        size = max(size, at + n_bytes)
+    return ArenaPlan(offsets, size)
+
+
+def _bytes(value: Value, max_rows: int, max_out: int) -> int:
+    rows = max_out if value.rows is Rows.OUTPUT else max_rows
+    return align(rows * stride_of(value.width) * 4)
+
+
+def _first_gap(taken: list[tuple[int, int]], n_bytes: int) -> int:
+    at = 0
+    for start, end in taken:
+        if start - at >= n_bytes:
+            break
+        at = max(at, end)
+    return at
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """One layer's keys, then its values, layer after layer; each [n_slots, kv_heads, context,
+    dim]."""
+
+    part_bytes: int
+    num_layers: int
+
+    @property
+    def size_bytes(self) -> int:
+        return 2 * self.part_bytes * self.num_layers
+
+    def k_offset(self, layer: int) -> int:
+        return 2 * layer * self.part_bytes
+
+    def v_offset(self, layer: int) -> int:
+        return (2 * layer + 1) * self.part_bytes
+
+
+def plan_cache(
+    shape: AttentionShape, num_layers: int, n_slots: int, context: int, item_bytes: int
+) -> CachePlan:
+    part = n_slots * shape.num_kv_heads * context * shape.head_dim * item_bytes
+    return CachePlan(align(part), num_layers)
+
+
+def memory_limit() -> int | None:
+    """Bytes this process may use: the machine's memory, its cgroup's limit or its address-space
+    limit, whichever is least.
+
+    None where none of them can be read.
+    """
+    found = [_meminfo_total(Path("/proc/meminfo")), *_cgroup_limits(Path("/sys/fs/cgroup"))]
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if soft != resource.RLIM_INFINITY:
+        found.append(soft)
+    known = [limit for limit in found if limit]
+    return min(known) if known else None
+
+
+def _meminfo_total(path: Path) -> int | None:
+    try:
+        for line in path.read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _cgroup_limits(root: Path) -> list[int]:
+    """memory.max of this process's cgroup and its parents (v2), or v1's limit."""
+    limits = []
+    for path in _cgroup_files(root):
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < 1 << 60:
+            limits.append(int(text))
+    return limits
+
+
+def _cgroup_files(root: Path) -> list[Path]:
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = [root / "memory" / "memory.limit_in_bytes"]
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers in ("", "memory"):
+            base = root if not controllers else root / "memory"
+            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            at = base / path.lstrip("/")
+            while at != base and base in at.parents:
+                files.append(at / name)
+                at = at.parent
+            files.append(base / name)
+    return files

@@ -1,0 +1,200 @@
+"""A compiled model, ready to step: the plan, its memory, its threads.
+
+`compile_model` runs the passes in order (graph, lowering, weights, memory, emission), refuses
+what does not fit before anything is allocated, and hands everything to the native library. Knows
+no files' formats beyond tensors, and no text.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from caldrix import native
+from caldrix.compile.describe import describe
+from caldrix.compile.lower import lower
+from caldrix.compile.memory import (
+    ArenaPlan,
+    CachePlan,
+    memory_limit,
+    plan_activations,
+    plan_cache,
+    stride_of,
+)
+from caldrix.compile.plan import Emitter, Limits, OpNote
+from caldrix.compile.weights import WeightPlan
+from caldrix.errors import RefusedError, TooLargeError
+from caldrix.formats.checkpoint import Checkpoint
+from caldrix.formats.dtypes import by_name
+from caldrix.models.graph import Graph, Weight
+from caldrix.models.rope import RopeConfig, inverse_frequencies
+from caldrix.units import format_size
+
+# Prompt rows of one step: enough to use a decoded weight panel well, few enough to stop soon.
+MAX_ROWS = 256
+MAX_OUT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """`dtype` is f32 or bf16: the type of the cache and of f32 matrices."""
+
+    dtype: str
+    context: int
+    n_slots: int
+    threads: int
+    cpu_isa: str | None
+    max_out: int = MAX_OUT
+    max_rows: int = MAX_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where weights come from: a checkpoint, its names, and what of it may stay unread."""
+
+    checkpoint: Checkpoint
+    rename: Callable[[str], str]
+    ignored: re.Pattern[str]
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes by what they are for; `files` are mapped, the rest is allocated."""
+
+    files: int
+    weights: int
+    cache: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.files + self.weights + self.cache + self.activations
+
+
+class Program:
+    """One model in memory. Not thread-safe but for `cancel`; `logits` rows are valid until the
+    next step."""
+
+    def __init__(
+        self,
+        plan: bytes,
+        notes: Sequence[OpNote],
+        sizes: Sizes,
+        graph: Graph,
+        limits: Limits,
+        options: CompileOptions,
+        weights: WeightPlan,
+        logits_offset: int,
+    ) -> None:
+        self.vocab_size = graph.vocab_size
+        self.context = limits.context
+        self.n_slots = limits.n_slots
+        self.max_rows = limits.max_rows
+        self.max_out = limits.max_out
+        self.sizes = sizes
+        self.notes = tuple(notes)
+        self.options = options
+        self.plan = plan
+        made = native.allocate(max(sizes.weights, 64))
+        weights.fill(memoryview(made))
+        activations = native.allocate(sizes.activations)
+        files = weights.checkpoint.files
+        arenas = [None, activations, native.allocate(sizes.cache), made]
+        self._model = native.Model(
+            plan, [*arenas, *(file.view for file in files)], options.cpu_isa, options.threads
+        )
+        stride = stride_of(self.vocab_size)
+        rows = np.frombuffer(
+            activations, np.float32, count=self.max_out * stride, offset=logits_offset
+        )
+        self.logits: npt.NDArray[np.float32] = rows.reshape(self.max_out, stride)[
+            :, : self.vocab_size
+        ]
+
+    def step(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        out_rows: Sequence[int],
+        sampling: Sequence[native.Sampling] | None,
+    ) -> list[native.Pick]:
+        """Runs the plan for these rows; picks a token for each output row when `sampling` is
+        given."""
+        return self._model.step(tokens, positions, slots, out_rows, sampling)
+
+    def cancel(self) -> None:
+        """Stops the running step at its next op; it raises native.Cancelled."""
+        self._model.cancel()
+
+    def close(self) -> None:
+        """Ends the threads and lets the memory go."""
+        self._model.close()
+
+    def describe(self) -> str:
+        """What `caldrix plan` prints."""
+        return describe(self.notes, self.sizes, self.options, self.vocab_size)
+
+
+def compile_model(
+    graph: Graph,
+    source: Source,
+    rope: RopeConfig,
+    rope_divisors: npt.NDArray[np.float32] | None,
+    options: CompileOptions,
+) -> Program:
+    """The passes in order. Raises RefusedError for a checkpoint that does not match the graph,
+    TooLargeError for no room."""
+    limits = Limits(options.max_rows, options.max_out, options.context, options.n_slots)
+    weights = WeightPlan(
+        source.checkpoint, source.rename, source.where, convert_f32=options.dtype == "bf16"
+    )
+    frequencies, scale = inverse_frequencies(rope)
+    if rope_divisors is not None:
+        frequencies = (frequencies / rope_divisors).astype(np.float32)
+    lowered = lower(graph)
+    cache_type = by_name(options.dtype)
+    cache = plan_cache(
+        graph.attention, graph.num_layers, limits.n_slots, limits.context, cache_type.block_bytes
+    )
+    activations = plan_activations(lowered, limits.max_rows, limits.max_out)
+    inv_freq = weights.constant(frequencies)
+    emitter = Emitter(
+        graph, lowered, activations, cache, weights, limits, cache_type.id, (inv_freq, scale)
+    )
+    plan = emitter.plan()
+    check_leftovers(source, weights, {w.name: w for w in graph.weights()})
+    sizes = _sizes(source.checkpoint, weights, cache, activations)
+    check_fit(sizes, source.where, limits, memory_limit())
+    offset = emitter.value(lowered.logits).offset
+    return Program(plan, emitter.notes, sizes, graph, limits, options, weights, offset)
+
+
+def check_leftovers(source: Source, weights: WeightPlan, known: Mapping[str, Weight]) -> None:
+    """Every tensor of the checkpoint is read or listed as ignorable."""
+    for name in source.checkpoint.tensors:
+        if name not in weights.used and not source.ignored.fullmatch(name):
+            raise RefusedError(
+                f"{source.where}: tensor {name!r} belongs to no part of this model"
+                f" ({len(known)} weights are known)"
+            )
+
+
+def _sizes(
+    checkpoint: Checkpoint, weights: WeightPlan, cache: CachePlan, activations: ArenaPlan
+) -> Sizes:
+    files = sum(file.size for file in checkpoint.files)
+    return Sizes(files, weights.size_bytes, cache.size_bytes, activations.size_bytes)
+
+
+def check_fit(sizes: Sizes, where: str, limits: Limits, limit: int | None) -> None:
+    """Refuses, before anything is allocated, what this machine cannot hold."""
+    if limit is not None and sizes.total > limit:
+        raise TooLargeError(
+            f"{where}: needs {format_size(sizes.total)} ({format_size(sizes.files)} of weights,"
+            f" {format_size(sizes.cache)} of cache at --ctx {limits.context});"
+            f" this process may use {format_size(limit)}; use a smaller --ctx or model"
+        )

@@ -1,0 +1,139 @@
+"""Weights to memory: which tensors are read in place from the mapped files and which are made
+anew, and where.
+
+A matrix stays in its file, whatever its type, because the kernels decode every type on the fly;
+only an f32 matrix under the bf16 type is converted. Vectors (norms, biases) and constants become
+f32 in the weights arena. Planning comes first, filling second, so that the arena is allocated
+once and a model that does not fit is refused before anything is read.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from caldrix import native
+from caldrix.compile.memory import align
+from caldrix.errors import RefusedError
+from caldrix.formats.checkpoint import Checkpoint, Tensor
+from caldrix.formats.dtypes import by_name
+from caldrix.models.graph import Weight
+
+# Elements converted at a time: bounds what a conversion holds beside its result.
+CONVERT_PIECE = 1 << 20
+
+
+class Ref(NamedTuple):
+    """struct cx_ref of native/include/ops.h."""
+
+    arena: int
+    type: int
+    offset: int
+
+
+NO_REF = Ref(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Something to write into the weights arena: `source` as `dtype` at `offset`."""
+
+    offset: int
+    size_bytes: int
+    source: Tensor | npt.NDArray[np.float32]
+    dtype: str
+
+
+@dataclass(slots=True)
+class WeightPlan:
+    """Binds weights by name; `made` is what fill() will write."""
+
+    checkpoint: Checkpoint
+    rename: Callable[[str], str]
+    where: str
+    convert_f32: bool
+    made: list[Made] = field(default_factory=list)
+    size_bytes: int = 0
+    used: set[str] = field(default_factory=set)
+    _bound: dict[str, Ref] = field(default_factory=dict)
+
+    def find(self, weight: Weight) -> Tensor:
+        """The checkpoint's tensor for `weight`, its shape checked."""
+        name = self.rename(weight.name)
+        tensor = self.checkpoint.tensors.get(name)
+        if tensor is None:
+            raise RefusedError(f"{self.where}: tensor {name!r} is missing")
+        if tensor.shape != weight.shape:
+            raise RefusedError(
+                f"{self.where}: tensor {name!r} has shape {list(tensor.shape)};"
+                f" the model needs {list(weight.shape)}"
+            )
+        self.used.add(name)
+        return tensor
+
+    def matrix(self, weight: Weight) -> Ref:
+        """In place, or converted."""
+        if weight.name not in self._bound:
+            tensor = self.find(weight)
+            if self.convert_f32 and tensor.dtype.name == "f32":
+                self._bound[weight.name] = self._make(tensor, "bf16", 2 * _count(tensor.shape))
+            else:
+                arena = native.ENUMS["CX_ARENA_FILES"] + self.checkpoint.files.index(tensor.file)
+                self._bound[weight.name] = Ref(arena, tensor.dtype.id, tensor.offset)
+        return self._bound[weight.name]
+
+    def vector(self, weight: Weight | None) -> Ref:
+        """f32 in the weights arena; an absent one is the empty reference."""
+        if weight is None:
+            return NO_REF
+        if weight.name not in self._bound:
+            tensor = self.find(weight)
+            self._bound[weight.name] = self._make(tensor, "f32", 4 * _count(tensor.shape))
+        return self._bound[weight.name]
+
+    def constant(self, values: npt.NDArray[np.float32]) -> Ref:
+        return self._make(values, "f32", values.nbytes)
+
+    def _make(self, source: Tensor | npt.NDArray[np.float32], dtype: str, n_bytes: int) -> Ref:
+        offset = self.size_bytes
+        self.made.append(Made(offset, n_bytes, source, dtype))
+        self.size_bytes = align(offset + n_bytes)
+        return Ref(native.ENUMS["CX_ARENA_WEIGHTS"], by_name(dtype).id, offset)
+
+    def fill(self, arena: memoryview) -> None:
+        """Writes everything made into the arena, a piece at a time."""
+        for item in self.made:
+            target = arena[item.offset : item.offset + item.size_bytes]
+            if not isinstance(item.source, Tensor):
+                target[:] = memoryview(np.ascontiguousarray(item.source)).cast("B")
+            elif item.dtype == "f32":
+                target[:] = memoryview(item.source.to_f32().reshape(-1)).cast("B")
+            else:
+                _convert_to_bf16(item.source, np.frombuffer(target, np.uint16))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for n in shape:
+        count *= n
+    return count
+
+
+def _convert_to_bf16(tensor: Tensor, target: npt.NDArray[np.uint16]) -> None:
+    count = _count(tensor.shape)
+    raw = tensor.file.view[tensor.offset : tensor.offset + 4 * count]
+    for start in range(0, count, CONVERT_PIECE):
+        piece = raw[4 * start : 4 * min(start + CONVERT_PIECE, count)]
+        target[start : start + CONVERT_PIECE] = to_bf16(np.frombuffer(piece, np.float32))
+
+
+def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Round to nearest, ties to even; a NaN stays a NaN."""
+    bits = values.view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    nan = np.isnan(values)
+    if nan.any():
+        rounded[nan] = (bits[nan] >> 16).astype(np.uint16) | 0x40
+    return rounded

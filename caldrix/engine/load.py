@@ -1,0 +1,226 @@
+"""From files to a model that can be stepped and spoken to: the one place where formats, text, models and compile meet.
+
+Takes a directory with config.json or a path to a GGUF file. Decides the type and the context; says what it does through
+`status`. Everything that can be refused is refused before memory is allocated.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from caldrix import models, native
+from caldrix.compile.program import (
+    MAX_OUT,
+    MAX_ROWS,
+    CompileOptions,
+    Program,
+    Source,
+    compile_model,
+)
+from caldrix.engine.threads import default_threads
+from caldrix.errors import RefusedError, TooLargeError
+from caldrix.formats.checkpoint import Checkpoint
+from caldrix.formats.config_file import read_json
+from caldrix.formats.gguf import Gguf, open_gguf
+from caldrix.formats.safetensors import open_safetensors
+from caldrix.models import names
+from caldrix.models.config import DecoderConfig, Fields
+from caldrix.text.chat_template import (
+    ChatTemplate,
+    chat_template_from_gguf,
+    load_chat_template,
+)
+from caldrix.text.gguf_tokenizer import tokenizer_from_gguf
+from caldrix.text.tokenizer import Tokenizer, load_tokenizer
+from caldrix.units import format_seconds, format_size
+
+Status = Callable[[str], None]
+FLOAT_TYPES = ("f32", "f16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """`dtype`, `threads` and `cpu_isa` None mean: by the model, by the machine, the best row."""
+
+    dtype: str | None = None
+    max_context: int = 2048
+    n_slots: int = 1
+    threads: int | None = None
+    cpu_isa: str | None = None
+    max_out: int = MAX_OUT
+    max_rows: int = MAX_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A compiled model with its text side. `name` is the directory's or file's base name."""
+
+    program: Program
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    eos_token_ids: frozenset[int]
+    name: str
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What either kind of model is taken apart into, before anything is compiled."""
+
+    config: DecoderConfig
+    family: models.Family
+    source: Source
+    rope_divisors: npt.NDArray[np.float32] | None
+    eos_token_ids: frozenset[int]
+    text: Callable[[], tuple[Tokenizer, ChatTemplate | None]]
+
+
+def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
+    """Opens, checks and compiles `path`. Raises RefusedError, NotFoundError or TooLargeError."""
+    started = time.monotonic()
+    parts = _open_directory(path) if path.is_dir() else _open_gguf(path)
+    config, where = parts.config, parts.source.where
+    _check_context(options.max_context, config, where)
+    compile_options = CompileOptions(
+        dtype=_dtype(options.dtype, parts.source.checkpoint, where),
+        context=options.max_context,
+        n_slots=options.n_slots,
+        threads=options.threads or default_threads(),
+        cpu_isa=options.cpu_isa or native.rows()[0],
+        max_out=options.max_out,
+        max_rows=min(options.max_rows, options.max_context * options.n_slots),
+    )
+    graph = parts.family.build(config)
+    tokenizer, chat_template = parts.text()
+    _check_vocabulary(tokenizer, config, where)
+    program = compile_model(graph, parts.source, config.rope, parts.rope_divisors, compile_options)
+    eos = parts.eos_token_ids
+    if not eos and tokenizer.eos_id is not None:
+        eos = frozenset({tokenizer.eos_id})
+    status(
+        f"compiled {path.name or path} in {format_seconds(time.monotonic() - started)}:"
+        f" {config.model_type}, {format_size(program.sizes.files)} of weights,"
+        f" {compile_options.dtype}, context {options.max_context},"
+        f" cpu {compile_options.cpu_isa}, {compile_options.threads} thread(s)"
+    )
+    return LoadedModel(
+        program,
+        tokenizer,
+        chat_template,
+        eos,
+        path.stem if path.is_file() else path.name,
+        options.max_context,
+    )
+
+
+def _open_directory(path: Path) -> _Parts:
+    config_path = path / "config.json"
+    values = read_json(config_path)
+    where = str(config_path)
+    family = models.family_of_hf(values, where)
+    config = family.config_from_hf(values, where)
+    checkpoint = open_safetensors(path)
+    _refuse_quantization(values, where)
+
+    def text() -> tuple[Tokenizer, ChatTemplate | None]:
+        return load_tokenizer(path), load_chat_template(path)
+
+    return _Parts(
+        config,
+        family,
+        Source(checkpoint, lambda name: name, names.IGNORED_HF, str(path)),
+        None,
+        _eos_of_directory(path, values),
+        text,
+    )
+
+
+def _refuse_quantization(values: Mapping[str, object], where: str) -> None:
+    if values.get("quantization_config"):
+        raise RefusedError(
+            f"{where}: quantization_config: quantised safetensors are not supported; use a GGUF file"
+        )
+
+
+def _eos_of_directory(path: Path, values: Mapping[str, object]) -> frozenset[int]:
+    """The union of config.json's and generation_config.json's eos_token_id."""
+    found = Fields(values, str(path / "config.json")).token_ids("eos_token_id")
+    generation = path / "generation_config.json"
+    if generation.is_file():
+        found |= Fields(read_json(generation), str(generation)).token_ids("eos_token_id")
+    return found
+
+
+def _open_gguf(path: Path) -> _Parts:
+    gguf = open_gguf(path)
+    where = str(path)
+    family = models.family_of_gguf(gguf.metadata, where)
+    shapes = {name: tensor.shape for name, tensor in gguf.checkpoint.tensors.items()}
+    config = family.config_from_gguf(gguf.metadata, shapes, where)
+
+    def text() -> tuple[Tokenizer, ChatTemplate | None]:
+        tokenizer = tokenizer_from_gguf(gguf.metadata)
+        return tokenizer, chat_template_from_gguf(gguf.metadata, tokenizer)
+
+    f = Fields(gguf.metadata, where, "tokenizer.ggml.")
+    eos = frozenset[int]().union(*(f.token_ids(n) for n in ("eos_token_id", "eot_token_id")))
+    return _Parts(
+        config,
+        family,
+        Source(gguf.checkpoint, names.gguf_name, names.IGNORED_GGUF, where),
+        _rope_divisors(gguf, config, where),
+        eos,
+        text,
+    )
+
+
+def _rope_divisors(gguf: Gguf, config: DecoderConfig, where: str) -> npt.NDArray[np.float32] | None:
+    """Llama 3.1 scaling in GGUF: rope_freqs.weight, one divisor for each inverse frequency."""
+    tensor = gguf.checkpoint.tensors.get("rope_freqs.weight")
+    if tensor is None:
+        return None
+    wanted = (config.rope.dim // 2,)
+    if tensor.shape != wanted:
+        raise RefusedError(
+            f"{where}: tensor 'rope_freqs.weight' has shape {list(tensor.shape)};"
+            f" the model needs {list(wanted)}"
+        )
+    divisors = tensor.to_f32()
+    if not (np.isfinite(divisors).all() and (divisors > 0).all()):
+        raise RefusedError(f"{where}: tensor 'rope_freqs.weight' holds a value that is not above 0")
+    return divisors
+
+
+def _dtype(wanted: str | None, checkpoint: Checkpoint, where: str) -> str:
+    """bf16 unless asked otherwise; f32 for quantised weights, which refuse bf16."""
+    quantised = next(
+        (t for t in checkpoint.tensors.values() if t.dtype.name not in FLOAT_TYPES), None
+    )
+    if quantised is None:
+        return wanted or "bf16"
+    if wanted == "bf16":
+        raise RefusedError(
+            f"{where}: --dtype bf16: quantized weights ({quantised.dtype.name}) run at f32;"
+            f" use --dtype f32"
+        )
+    return "f32"
+
+
+def _check_context(context: int, config: DecoderConfig, where: str) -> None:
+    limit = config.max_position_embeddings
+    if context > limit:
+        raise TooLargeError(
+            f"--ctx {context}: {where} was trained for {limit} positions; use {limit} or less"
+        )
+
+
+def _check_vocabulary(tokenizer: Tokenizer, config: DecoderConfig, where: str) -> None:
+    if tokenizer.vocab_size > config.vocab_size:
+        raise RefusedError(
+            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens,"
+            f" the model only {config.vocab_size}"
+        )

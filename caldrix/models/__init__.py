@@ -1,0 +1,57 @@
+"""The architectures caldrix knows: model_type to the one file that describes it.
+
+Adding a family is one new file and one line in ARCHITECTURES. Model files hold no numerics: they
+read a config and build a graph.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from caldrix.errors import RefusedError, printable
+from caldrix.models.config import DecoderConfig
+from caldrix.models.graph import Graph
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+
+
+class Family(Protocol):
+    """What a model file provides."""
+
+    GGUF_ARCHITECTURE: str
+
+    def config_from_hf(self, values: Mapping[str, object], where: str) -> DecoderConfig: ...
+
+    def config_from_gguf(
+        self, metadata: Mapping[str, object], tensors: Mapping[str, tuple[int, ...]], where: str
+    ) -> DecoderConfig: ...
+
+    def build(self, config: DecoderConfig) -> Graph: ...
+
+
+def family_of_hf(values: Mapping[str, object], where: str) -> Family:
+    """The family that config.json's model_type names."""
+    model_type = values.get("model_type")
+    if model_type not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise RefusedError(
+            f"{where}: model_type {printable(model_type)} is not supported; known are {known}"
+        )
+    return _load(str(model_type))
+
+
+def family_of_gguf(metadata: Mapping[str, object], where: str) -> Family:
+    """The family that general.architecture names."""
+    name = metadata.get("general.architecture")
+    for model_type in ARCHITECTURES:
+        family = _load(model_type)
+        if name == family.GGUF_ARCHITECTURE:
+            return family
+    known = ", ".join(ARCHITECTURES)
+    raise RefusedError(
+        f"{where}: general.architecture {printable(name)} is not supported; known are {known}"
+    )
+
+
+def _load(model_type: str) -> Family:
+    return cast(Family, importlib.import_module(f"caldrix.models.{model_type}"))
