@@ -1,7 +1,7 @@
-"""From files to a model that can be stepped and spoken to: the one place where formats, text, models and compile meet.
+"""From files to a model that can be stepped and spoken to: where formats, text and compile meet.
 
-Takes a directory with config.json or a path to a GGUF file. Decides the type and the context; says what it does through
-`status`. Everything that can be refused is refused before memory is allocated.
+Takes a directory with config.json or a path to a GGUF file. Decides the type and the context; says
+what it does through `status`. Everything that can be refused is refused before memory is allocated.
 """
 
 import time
@@ -40,14 +40,16 @@ from caldrix.units import format_seconds, format_size
 
 Status = Callable[[str], None]
 FLOAT_TYPES = ("f32", "f16", "bf16")
+DEFAULT_CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """`dtype`, `threads` and `cpu_isa` None mean: by the model, by the machine, the best row."""
+    """None means: the type by the model, DEFAULT_CONTEXT or what the model has if that is less, the
+    threads by the machine, the best row."""
 
     dtype: str | None = None
-    max_context: int = 2048
+    max_context: int | None = None
     n_slots: int = 1
     threads: int | None = None
     cpu_isa: str | None = None
@@ -84,15 +86,15 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
     started = time.monotonic()
     parts = _open_directory(path) if path.is_dir() else _open_gguf(path)
     config, where = parts.config, parts.source.where
-    _check_context(options.max_context, config, where)
+    context = _context(options.max_context, config, where)
     compile_options = CompileOptions(
         dtype=_dtype(options.dtype, parts.source.checkpoint, where),
-        context=options.max_context,
+        context=context,
         n_slots=options.n_slots,
         threads=options.threads or default_threads(),
         cpu_isa=options.cpu_isa or native.rows()[0],
         max_out=options.max_out,
-        max_rows=min(options.max_rows, options.max_context * options.n_slots),
+        max_rows=min(options.max_rows, context * options.n_slots),
     )
     graph = parts.family.build(config)
     tokenizer, chat_template = parts.text()
@@ -104,7 +106,7 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
     status(
         f"compiled {path.name or path} in {format_seconds(time.monotonic() - started)}:"
         f" {config.model_type}, {format_size(program.sizes.files)} of weights,"
-        f" {compile_options.dtype}, context {options.max_context},"
+        f" {compile_options.dtype}, context {context},"
         f" cpu {compile_options.cpu_isa}, {compile_options.threads} thread(s)"
     )
     return LoadedModel(
@@ -113,7 +115,7 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
         chat_template,
         eos,
         path.stem if path.is_file() else path.name,
-        options.max_context,
+        context,
     )
 
 
@@ -142,7 +144,8 @@ def _open_directory(path: Path) -> _Parts:
 def _refuse_quantization(values: Mapping[str, object], where: str) -> None:
     if values.get("quantization_config"):
         raise RefusedError(
-            f"{where}: quantization_config: quantised safetensors are not supported; use a GGUF file"
+            f"{where}: quantization_config: quantised safetensors are not supported;"
+            f" use a GGUF file"
         )
 
 
@@ -210,12 +213,15 @@ def _dtype(wanted: str | None, checkpoint: Checkpoint, where: str) -> str:
     return "f32"
 
 
-def _check_context(context: int, config: DecoderConfig, where: str) -> None:
+def _context(wanted: int | None, config: DecoderConfig, where: str) -> int:
     limit = config.max_position_embeddings
-    if context > limit:
+    if wanted is None:
+        return min(DEFAULT_CONTEXT, limit)
+    if wanted > limit:
         raise TooLargeError(
-            f"--ctx {context}: {where} was trained for {limit} positions; use {limit} or less"
+            f"--ctx {wanted}: {where} was trained for {limit} positions; use {limit} or less"
         )
+    return wanted
 
 
 def _check_vocabulary(tokenizer: Tokenizer, config: DecoderConfig, where: str) -> None:
