@@ -2,9 +2,10 @@
 MODEL ?= demo
 PROMPT ?= What is the capital of France?
 
-.PHONY: run test check bench clean
+.PHONY: run test check bench peer clean
 run: ; @tools/setup && .venv/bin/caldrix run $(MODEL) -p "$(PROMPT)"
 test: ; @tools/setup dev && tools/test
 check: ; @{ [ -n "$$CALDRIX_VENV" ] || tools/setup dev; } && tools/check
 bench: ; @tools/setup dev && .venv/bin/python tools/bench.py
+peer: ; @tools/peer
 clean: ; @rm -rf .venv build caldrix/_native*.so caldrix.egg-info
