@@ -12,7 +12,7 @@ from caldrix import native
 from caldrix.compile.lower import Lowered, LoweredOp
 from caldrix.compile.memory import ArenaPlan, CachePlan, stride_of
 from caldrix.compile.weights import NO_REF, Ref, WeightPlan
-from caldrix.formats.dtypes import by_id
+from caldrix.formats.dtypes import DType, by_id
 from caldrix.models.graph import Graph, RopeStyle, Value
 
 NO_LAYER = 0xFFFFFFFF
@@ -38,6 +38,13 @@ class OpNote:
     types: str
     weight_bytes: int
     flops_per_row: int
+
+
+def type_of(type_id: int) -> DType:
+    """The type of a reference that has been bound, so that it is known."""
+    found = by_id(type_id)
+    assert found is not None
+    return found
 
 
 class Emitter:
@@ -113,14 +120,14 @@ class Emitter:
         return native.pack_op("cx_op_" + op.kind, fields)
 
     def _note(self, op: LoweredOp, shape: str, refs: tuple[Ref, ...], elements: int) -> None:
-        types = [by_id(ref.type) for ref in refs]
+        types = [type_of(ref.type) for ref in refs]
         n_bytes = sum(t.block_bytes * (elements // len(refs)) // t.block_elements for t in types)
         names = " ".join(dict.fromkeys(t.name for t in types))
         self.notes.append(OpNote(op.layer, op.kind, shape, names, n_bytes, 2 * elements))
 
     def _embed(self, op: LoweredOp) -> Mapping[str, object]:
         (y,), table = op.writes, self.weights.matrix(op.weights[0])
-        self._note_plain(op, f"{self.graph.vocab_size} x {y.width}", by_id(table.type).name)
+        self._note_plain(op, f"{self.graph.vocab_size} x {y.width}", type_of(table.type).name)
         return {
             "dim": y.width,
             "vocab": self.graph.vocab_size,
@@ -216,7 +223,7 @@ class Emitter:
         (q, k, v, angles), shape = op.reads, self.graph.attention
         style = "CX_ROPE_HALF" if shape.rope_style is RopeStyle.HALF else "CX_ROPE_ADJACENT"
         heads = f"{shape.num_heads}+{shape.num_kv_heads} x {shape.head_dim}"
-        self._note_plain(op, heads, by_id(self.cache_type).name)
+        self._note_plain(op, heads, type_of(self.cache_type).name)
         return self._cache_fields(op.layer) | {
             "rope_dim": shape.rope_dim,
             "style": native.ENUMS[style],
@@ -236,7 +243,7 @@ class Emitter:
     def _attention(self, op: LoweredOp) -> Mapping[str, object]:
         (q,), (y,), shape = op.reads, op.writes, self.graph.attention
         heads = f"{shape.num_heads}/{shape.num_kv_heads} x {shape.head_dim}"
-        self._note_plain(op, heads, by_id(self.cache_type).name)
+        self._note_plain(op, heads, type_of(self.cache_type).name)
         return self._cache_fields(op.layer) | {
             "scale": shape.scale,
             "q_stride": stride_of(q.width),

@@ -62,9 +62,7 @@ class WeightPlan:
     def find(self, weight: Weight) -> Tensor:
         """The checkpoint's tensor for `weight`, its shape checked."""
         name = self.rename(weight.name)
-        tensor = self.checkpoint.tensors.get(name)
-        if tensor is None:
-            raise RefusedError(f"{self.where}: tensor {name!r} is missing")
+        tensor = self.checkpoint.tensor(name)
         if tensor.shape != weight.shape:
             raise RefusedError(
                 f"{self.where}: tensor {name!r} has shape {list(tensor.shape)};"
@@ -78,7 +76,7 @@ class WeightPlan:
         if weight.name not in self._bound:
             tensor = self.find(weight)
             if self.convert_f32 and tensor.dtype.name == "f32":
-                self._bound[weight.name] = self._make(tensor, "bf16", 2 * _count(tensor.shape))
+                self._bound[weight.name] = self._make(tensor, "bf16", 2 * tensor.n_elements)
             else:
                 arena = native.ENUMS["CX_ARENA_FILES"] + self.checkpoint.files.index(tensor.file)
                 self._bound[weight.name] = Ref(arena, tensor.dtype.id, tensor.offset)
@@ -90,7 +88,7 @@ class WeightPlan:
             return NO_REF
         if weight.name not in self._bound:
             tensor = self.find(weight)
-            self._bound[weight.name] = self._make(tensor, "f32", 4 * _count(tensor.shape))
+            self._bound[weight.name] = self._make(tensor, "f32", 4 * tensor.n_elements)
         return self._bound[weight.name]
 
     def constant(self, values: npt.NDArray[np.float32]) -> Ref:
@@ -107,23 +105,15 @@ class WeightPlan:
         for item in self.made:
             target = arena[item.offset : item.offset + item.size_bytes]
             if not isinstance(item.source, Tensor):
-                target[:] = memoryview(np.ascontiguousarray(item.source)).cast("B")
+                target[:] = item.source.tobytes()
             elif item.dtype == "f32":
-                target[:] = memoryview(item.source.to_f32().reshape(-1)).cast("B")
+                target[:] = item.source.to_f32().tobytes()
             else:
                 _convert_to_bf16(item.source, np.frombuffer(target, np.uint16))
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
-
-
 def _convert_to_bf16(tensor: Tensor, target: npt.NDArray[np.uint16]) -> None:
-    count = _count(tensor.shape)
-    raw = tensor.file.view[tensor.offset : tensor.offset + 4 * count]
+    count, raw = tensor.n_elements, tensor.data
     for start in range(0, count, CONVERT_PIECE):
         piece = raw[4 * start : 4 * min(start + CONVERT_PIECE, count)]
         target[start : start + CONVERT_PIECE] = to_bf16(np.frombuffer(piece, np.float32))
