@@ -1,6 +1,6 @@
 """Random arrivals, cancels, broken steps, limits: every reply is the one its request gets alone."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fake_program import FakeProgram, expected_reply
 from hypothesis import given, settings
@@ -39,7 +39,8 @@ requests = st.builds(
 class Arrival:
     at_step: int
     request: Request
-    cancel_at: int | None  # by step number, whether or not the step is in flight then
+    cancel_at: int | None  # even: before a step, odd: while it is in flight
+    continues: int | None  # the prompt is an earlier sequence's tokens so far, then the request's
 
 
 @dataclass
@@ -54,7 +55,8 @@ arrivals = st.builds(
     Arrival,
     at_step=st.integers(0, 25),
     request=requests,
-    cancel_at=st.one_of(st.none(), st.none(), st.integers(0, 40)),
+    cancel_at=st.one_of(st.none(), st.none(), st.integers(0, 80)),
+    continues=st.one_of(st.none(), st.integers(0, 7)),
 )
 scenarios = st.builds(
     Scenario,
@@ -92,15 +94,21 @@ class Run:
             for arrival in [a for a in todo if a.at_step <= number]:
                 todo.remove(arrival)
                 self.arrive(arrival)
+            self.cancel_due(2 * number)
             step = self.scheduler.schedule()
-            self.cancel_due(number)
+            self.cancel_due(2 * number + 1)
             if step is not None:
                 self.end_step(number, step)
             number += 1
             assert number < 3000
 
     def arrive(self, arrival: Arrival) -> None:
-        sequence = new_sequence(arrival.request, CONTEXT, 0.0, lambda: None)
+        request = arrival.request
+        if arrival.continues is not None and self.sequences:
+            earlier = self.sequences[arrival.continues % len(self.sequences)]
+            prompt_ids = (*earlier.token_ids, *request.prompt_ids)[: CONTEXT - 1]
+            request = replace(request, prompt_ids=prompt_ids)
+        sequence = new_sequence(request, CONTEXT, 0.0, lambda: None)
         try:
             self.scheduler.add(sequence)
         except BusyError:
@@ -110,9 +118,9 @@ class Run:
         if arrival.cancel_at is not None:
             self.cancels.append((arrival.cancel_at, sequence))
 
-    def cancel_due(self, number: int) -> None:
-        for at_step, sequence in self.cancels:
-            if at_step == number:
+    def cancel_due(self, moment: int) -> None:
+        for cancel_at, sequence in self.cancels:
+            if cancel_at == moment:
                 self.scheduler.end(sequence, FinishReason.CANCELLED)
                 assert sequence.is_finished
 
