@@ -4,14 +4,21 @@ Every row stores a digest of the digest at the position before it and of its own
 values do. A wrong slot, a stale prefix, a skipped or repeated position therefore changes every
 later token, and `expected_reply` says what the tokens are when nothing goes wrong. Rows of a step
 that was cancelled or failed are overwritten with a marker that must never be read.
+
+Beside it, what tests of the engine share: a gate that holds a step, and a loop that leaves nothing
+behind.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import Any
 
 from caldrix import native
+from caldrix.engine.engine import Engine
 from caldrix.engine.sequence import FinishReason, Request
 
 SPOILT = -1
@@ -160,3 +167,26 @@ class FakeProgram:
         self.n_cancels += 1
         if self.gate is not None:
             self.gate.order(native.Cancelled("the step was cancelled"))
+
+
+def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a test in a loop of its own and looks for what it left behind."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(10):
+            await test()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(bounded())
+    assert not [t for t in threading.enumerate() if t.name == "caldrix-engine"]
+
+
+@asynccontextmanager
+async def running(program: FakeProgram, **options: Any) -> AsyncIterator[Engine]:
+    engine = Engine(program, **options)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+        assert engine.n_waiting == engine.n_running == 0

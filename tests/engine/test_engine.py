@@ -1,13 +1,9 @@
 """The engine over its thread: replies, cancelling, failing and closing; nothing is left behind."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
-from fake_program import FakeProgram, Gate, expected_reply
+from fake_program import FakeProgram, Gate, expected_reply, play, running
 
 from caldrix import native
 from caldrix.engine.engine import Engine, Generation
@@ -16,29 +12,6 @@ from caldrix.engine.worker import Job, StepRows, Worker
 from caldrix.errors import BusyError, EngineError, RefusedError
 
 SHUTTING_DOWN = "the engine is shutting down"
-
-
-def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs a test in a loop of its own and looks for what it left behind."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(10):
-            await test()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(bounded())
-    assert not [t for t in threading.enumerate() if t.name == "caldrix-engine"]
-
-
-@asynccontextmanager
-async def running(program: FakeProgram, **options: Any) -> AsyncIterator[Engine]:
-    engine = Engine(program, **options)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.close()
-        assert engine.n_waiting == engine.n_running == 0
 
 
 async def read(generation: Generation) -> list[int]:

@@ -160,6 +160,9 @@ def test_a_cancelled_running_reply_frees_its_slot_between_steps_at_once() -> Non
     driver.step()
     driver.scheduler.end(sequence, FinishReason.CANCELLED)
     assert driver.scheduler.n_running == 0
+    # The token it picked last was never computed, so the slot does not hold it.
+    driver.add(new_sequence(Request((*sequence.token_ids, 1, 2)), CONTEXT, 0.0, lambda: None))
+    assert driver.step() == [(3, 1)]
 
 
 def test_one_cancelled_in_its_step_keeps_the_slot_until_that_is_over_and_its_rows_count() -> None:

@@ -1,0 +1,142 @@
+"""The text of one reply, piece by piece.
+
+Owns what lies between tokens and text: whole characters, stop strings, and the record of what came
+out. Knows nothing of prompts, templates or who reads. A reply that nobody reads any more is
+cancelled.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from caldrix.engine.engine import Engine, Generation
+from caldrix.engine.sequence import FinishReason, Request
+from caldrix.engine.telemetry import Timings
+from caldrix.text.detokenize import Detokenizer, PieceSource, StopStrings
+
+
+@dataclass(slots=True, frozen=True)
+class Result:
+    """A reply that has ended.
+
+    With a stop string the text ends before it, and the tokens end with the one that completed it.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    n_prompt: int
+    n_cached: int
+    n_completion: int  # tokens picked for the reply, a stop token included
+    timings: Timings
+
+
+class _Reply:
+    """What has been read of a generation so far."""
+
+    def __init__(
+        self, generation: Generation, tokenizer: PieceSource, stops: Sequence[str]
+    ) -> None:
+        self.generation = generation
+        self.token_ids: list[int] = []
+        self.text: list[str] = []
+        self.is_stopped = False  # by a stop string
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(stops)
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain after one more token."""
+        self.token_ids.append(token_id)
+        return self._search(self._detokenizer.push(token_id))
+
+    def finish(self) -> str:
+        """The rest of the text when no more tokens come."""
+        text = self._search(self._detokenizer.finish())
+        if not self.is_stopped:
+            rest = self._stops.finish()
+            self.text.append(rest)
+            text += rest
+        return text
+
+    def _search(self, text: str) -> str:
+        text, self.is_stopped = self._stops.push(text)
+        self.text.append(text)
+        if self.is_stopped:
+            self.generation.cancel()
+        return text
+
+
+async def _pieces(reply: _Reply) -> AsyncGenerator[str, None]:
+    try:
+        async for token_id in reply.generation:
+            if piece := reply.push(token_id):
+                yield piece
+            if reply.is_stopped:
+                return
+        if piece := reply.finish():
+            yield piece
+    finally:
+        reply.generation.cancel()  # no effect on one that has ended
+
+
+class TextStream:
+    """Iterate over the pieces, best inside `async with`, which cancels a reply that is left early.
+
+    Without it, a reply that is dropped is cancelled when Python frees this object.
+    """
+
+    def __init__(self, reply: _Reply) -> None:
+        # The generator must not refer to this object: a cycle would put off its clean-up.
+        self._reply = reply
+        self._pieces = _pieces(reply)
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        """The next piece; a reply that ended with an error raises it after its text."""
+        return await self._pieces.__anext__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.cancel()
+        await self._pieces.aclose()
+
+    def cancel(self) -> None:
+        """Ends the reply now; text already here can still be read."""
+        self._reply.generation.cancel()
+
+    @property
+    def generation(self) -> Generation:
+        return self._reply.generation
+
+    @property
+    def result(self) -> Result:
+        """What came out; only of a reply that has ended."""
+        reply, generation = self._reply, self._reply.generation
+        reason = FinishReason.STOP if reply.is_stopped else generation.finish_reason
+        assert reason is not None, "the reply goes on"
+        return Result(
+            text="".join(reply.text),
+            token_ids=tuple(reply.token_ids),
+            finish_reason=reason,
+            n_prompt=generation.n_prompt,
+            n_cached=generation.n_cached,
+            n_completion=len(reply.token_ids) if reply.is_stopped else generation.n_completion,
+            timings=generation.timings,
+        )
+
+
+def stream_text(
+    engine: Engine, tokenizer: PieceSource, request: Request, stops: Sequence[str] = ()
+) -> TextStream:
+    """Submits a request, with the engine's refusals, and streams its reply as text."""
+    return TextStream(_Reply(engine.submit(request), tokenizer, stops))
