@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from caldrix.cli import values
 from caldrix.cli.values import Kind, choice, integer
 
-RUN = frozenset({"run", "plan"})
+ANSWER = frozenset({"run"})
 SERVE = frozenset({"serve"})
-ALL = RUN | SERVE
+ALL = ANSWER | SERVE | {"plan"}
 
 MAX_CONTEXT = 2**24  # no model is trained for more, and a KV cache of this many rows is terabytes
 MAX_IMAGES = 8
@@ -56,20 +56,21 @@ PATH = values.text("a path")
 FLAGS = (
     # --- caldrix run ------------------------------------------------------------------------------
     Flag("--prompt", "PROMPT", values.ANY_TEXT, None, "chat", "answer this prompt and exit",
-         RUN, own=True, other="-p", why_not=ONE_ANSWER),
+         ANSWER, own=True, other="-p", why_not=ONE_ANSWER),
     Flag("--image", "IMAGE", PATH, (), "none",
          "attach a PNG, JPEG or WebP file to the first message; repeatable, up to 8",
-         RUN, own=True, other="-i", repeats=True, why_not=ONE_ANSWER),
+         ANSWER, own=True, other="-i", repeats=True, why_not=ONE_ANSWER),
     Flag("--system", "TEXT|@FILE", values.ANY_TEXT, None, "none",
-         "the system text, or the file that holds it", RUN, own=True, why_not=ONE_ANSWER),
+         "the system text, or the file that holds it", ANSWER, own=True, why_not=ONE_ANSWER),
     Flag("--max-tokens", "N", values.POSITIVE, None,
          "until the model ends its reply or the context is full; 256 without a chat template",
-         "stop after N new tokens", RUN, own=True, why_not=ONE_ANSWER),
+         "stop after N new tokens", ANSWER, own=True, why_not=ONE_ANSWER),
     Flag("--raw", "", values.SWITCH, False, "off",
-         "send the prompt as it is, without the chat template", RUN, own=True, why_not=ONE_ANSWER),
+         "send the prompt as it is, without the chat template", ANSWER, own=True,
+         why_not=ONE_ANSWER),
     Flag("--plain", "", values.SWITCH, False, "off",
          "no line editing, no timing line, and the answer's control characters as they are",
-         RUN, own=True, why_not=ONE_ANSWER),
+         ANSWER, own=True, why_not=ONE_ANSWER),
     # --- both commands ----------------------------------------------------------------------------
     Flag("--max-context", "N", integer(1, MAX_CONTEXT), 2048, "2048",
          "the compiled context length, in tokens", own=True, other="--ctx"),

@@ -49,10 +49,10 @@ def flags_of(command: str) -> tuple[list[Flag], list[Flag]]:
     return [f for f in flags if f.own], [f for f in flags if not f.own]
 
 
-def markdown_table(command: str) -> str:
-    """The table of a command's own flags, as its page in docs/ shows it."""
+def markdown_table(flags: list[Flag]) -> str:
+    """A table of flags, as a page in docs/ shows it."""
     rows = ["| flag | meaning | default |", "|---|---|---|"]
-    for flag in flags_of(command)[0]:
+    for flag in flags:
         usage = flag.usage.replace("|", "\\|")
         accepts = f" ({flag.kind.accepts})" if flag.takes and _bounded(flag) else ""
         rows.append(f"| `{usage}` | {flag.help}{accepts} | {flag.shown} |")

@@ -1,0 +1,76 @@
+"""The chat: a line is a message or a command, an answer streams, and so on to the end of input.
+
+Owns that loop and what Ctrl-C does in it. At the prompt of a terminal Ctrl-C ends the chat; while
+an answer is on its way it stops the answer, whose text so far stays in the conversation as a closed
+turn. A message stopped before its answer began is forgotten. From a pipe Ctrl-C ends the chat in
+both cases.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+from caldrix import log
+from caldrix.cli.commands import ChatState, is_command, run_command
+from caldrix.cli.conversation import Conversation
+from caldrix.cli.lines import MAX_LINE, LineTooLong, Stream, Terminal, open_lines
+from caldrix.cli.output import Output
+from caldrix.cli.parse import CommandLine
+from caldrix.cli.run import INTERRUPTED, say_how_it_ended
+from caldrix.cli.sampling import sampling_params, sampling_values
+from caldrix.errors import CaldrixError
+
+if TYPE_CHECKING:
+    from caldrix.cli.replies import Replies
+
+
+def chat(line: CommandLine, conversation: Conversation, replies: "Replies", output: Output) -> int:
+    state = ChatState(conversation, sampling_values(line))
+    lines = open_lines(plain=line["plain"])
+    is_interactive = sys.stdin is not None and sys.stdin.isatty()
+    while True:
+        try:
+            message = lines.read()
+        except LineTooLong:
+            log.status(f"the message is too long: a line is at most {MAX_LINE} bytes")
+            continue
+        except KeyboardInterrupt:
+            _end_prompt_line(lines)
+            return INTERRUPTED
+        if message is None:
+            return 0
+        if is_command(message):
+            run_command(state, message)
+        elif message.strip():
+            text = message[1:] if message.startswith("//") else message
+            was_stopped = answer(state, text, replies, output)
+            if was_stopped and not is_interactive:
+                return INTERRUPTED
+
+
+def answer(state: ChatState, message: str, replies: "Replies", output: Output) -> bool:
+    """One answer, kept as a turn; whether Ctrl-C stopped it. A refused message is forgotten."""
+    from caldrix.cli.replies import interrupts
+
+    conversation = state.conversation
+    with interrupts() as stop:
+        try:
+            ids = conversation.prompt(message)
+            sampling = sampling_params(state.sampling)
+            reply = replies.answer(ids, sampling, conversation.max_tokens, stop)
+        except CaldrixError as error:
+            output.end_line()
+            log.status(str(error))
+            return False
+        output.end_line()
+        if reply.text or not reply.was_stopped:
+            conversation.keep(message, reply.text)
+        if not reply.was_stopped:
+            say_how_it_ended(reply, conversation)
+    return reply.was_stopped
+
+
+def _end_prompt_line(lines: Terminal | Stream) -> None:
+    """The terminal shows ^C after the prompt: what follows starts on its own line."""
+    if isinstance(lines, Terminal):
+        sys.stdout.write("\n")
+        sys.stdout.flush()

@@ -1,0 +1,104 @@
+"""The command table, and the one place where every error becomes a line and an exit status.
+
+`caldrix: reason` on stderr and the status that the error carries; 130 for Ctrl-C; a reader of
+stdout that has gone away ends the program quietly. Anything else that escapes is a bug, and is
+called one. Imports nothing before it knows the command: `caldrix --version` stays instant.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from caldrix.errors import CaldrixError, RefusedError, UsageError, printable
+
+INTERRUPTED = 130
+LATER = {
+    "doctor": "what each lane of this machine can do",
+    "models": "the models this program knows",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    sys.unraisablehook = _interrupted_in_a_callback
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (for the life of the process)
+    try:
+        status = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
+    except CaldrixError as error:
+        return _refuse(str(error), error.exit_status)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return 1
+    except MemoryError:
+        return _refuse("out of memory", 1)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        return _refuse(f"internal error: {what} (a bug in caldrix)", 1)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from caldrix.cli import usage
+
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if not command:
+        sys.stderr.write(usage.overview())
+        return 2
+    if command in ("--help", "-h", "help"):
+        return _print(usage.overview())
+    if command in ("--version", "-V"):
+        from caldrix import __version__
+
+        return _print(f"caldrix {__version__}\n")
+    if command in usage.COMMANDS and rest and rest[0] in ("--help", "-h"):
+        return _print(usage.command_help(command))
+    if command == "run":
+        from caldrix.cli import run
+
+        return run.main(rest)
+    if command == "plan":
+        from caldrix.cli import plan
+
+        return plan.main(rest)
+    if command == "serve":
+        return _serve(rest)
+    if command in LATER:
+        raise RefusedError(f"{command} ({LATER[command]}) is not in this version yet")
+    known = ", ".join(usage.COMMANDS)
+    raise UsageError(f"unknown command {printable(command)}: takes {known}; see caldrix --help")
+
+
+def _serve(arguments: list[str]) -> int:
+    from caldrix.cli import parse, rules
+
+    rules.check(parse.parse("serve", arguments))
+    raise RefusedError("serve is not in this version yet; caldrix run answers in the terminal")
+
+
+def _print(text: str) -> int:
+    if sys.stdout is not None:
+        sys.stdout.write(text)
+    return 0
+
+
+def _refuse(message: str, status: int) -> int:
+    from caldrix import log
+
+    log.status(message)
+    return status
+
+
+def _forget_stdout() -> None:
+    """Nobody reads it any more: what is still buffered must not raise again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _interrupted_in_a_callback(unraisable: "sys.UnraisableHookArgs", /) -> None:
+    """Ctrl-C that lands inside a destructor cannot be raised; end there instead of losing it."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        os._exit(INTERRUPTED)
+    sys.__unraisablehook__(unraisable)

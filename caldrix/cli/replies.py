@@ -1,0 +1,117 @@
+"""One answer after another: prompt ids in, text out as it is generated, Ctrl-C stops it.
+
+Owns the event loop, the engine and what SIGINT means while an answer is on its way. Knows nothing
+of turns, templates or commands. The loop runs only while an answer does; between answers the
+terminal is read by plain blocking calls and Ctrl-C is Python's own KeyboardInterrupt again.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from caldrix.cli.output import Output
+from caldrix.engine.engine import Engine
+from caldrix.engine.sequence import FinishReason, Request, SamplingParams
+from caldrix.engine.telemetry import Timings
+from caldrix.text.detokenize import Detokenizer
+
+if TYPE_CHECKING:
+    from caldrix.engine.load import LoadedModel
+
+PATIENCE_S = 1.0  # a second Ctrl-C later than this ends the program: the answer should have stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    text: str
+    reason: FinishReason
+    n_prompt: int
+    n_new: int
+    timings: Timings
+
+    @property
+    def was_stopped(self) -> bool:
+        return self.reason is FinishReason.CANCELLED
+
+
+class Interrupts:
+    """Ctrl-C while an answer is on its way: the first press stops it, wherever it is."""
+
+    def __init__(self) -> None:
+        self.pressed_at: float | None = None
+        self.on_press: Callable[[], object] | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.pressed_at is not None and now - self.pressed_at > PATIENCE_S:
+            raise KeyboardInterrupt
+        self.pressed_at = self.pressed_at or now
+        if self.on_press is not None:
+            self.on_press()
+
+
+@contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    handler = Interrupts()
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Replies:
+    def __init__(self, model: "LoadedModel", output: Output) -> None:
+        self._model = model
+        self._output = output
+        self._loop = asyncio.new_event_loop()
+        self._engine = Engine(model.program)
+        self._loop.run_until_complete(self._engine.start())
+
+    def answer(
+        self,
+        prompt_ids: tuple[int, ...],
+        sampling: SamplingParams,
+        max_tokens: int | None,
+        stop: Interrupts,
+    ) -> Reply:
+        """Writes the answer as it comes; a stopped one ends where it was."""
+        request = Request(prompt_ids, sampling, max_tokens, self._model.eos_token_ids)
+        return self._loop.run_until_complete(self._stream(request, stop))
+
+    async def _stream(self, request: Request, stop: Interrupts) -> Reply:
+        generation = self._engine.submit(request)
+        stop.on_press = partial(self._loop.call_soon_threadsafe, generation.cancel)
+        if stop.pressed_at is not None:  # before there was anything to cancel
+            generation.cancel()
+        detokenizer = Detokenizer(self._model.tokenizer)
+        pieces: list[str] = []
+        try:
+            async for token_id in generation:
+                pieces.append(detokenizer.push(token_id))
+                self._output.write(pieces[-1])
+            pieces.append(detokenizer.finish())
+            self._output.write(pieces[-1])
+        finally:
+            stop.on_press = None
+            generation.cancel()  # no effect on a reply that has ended
+        reason = generation.finish_reason
+        assert reason is not None
+        return Reply(
+            "".join(pieces),
+            reason,
+            generation.n_prompt,
+            generation.n_completion,
+            generation.timings,
+        )
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._engine.close())
+        self._loop.close()
+        self._model.program.close()

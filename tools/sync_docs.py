@@ -1,0 +1,46 @@
+"""Writes the generated tables of docs/: flags and chat commands, from the tables in the code.
+
+A page holds a pair of comments, `<!-- table: NAME -->` and `<!-- end -->`; what stands between them
+is replaced. With --check nothing is written and a page that differs is an error.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from caldrix.cli import commands, usage  # noqa: E402
+
+TABLES: dict[str, Callable[[], str]] = {
+    "run flags": lambda: usage.markdown_table(usage.flags_of("run")[0]),
+    "serving flags of run": lambda: usage.markdown_table(usage.flags_of("run")[1]),
+    "chat commands": commands.markdown_table,
+}
+_BLOCK = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def synced(text: str) -> str:
+    """The page with its tables as the code has them."""
+    return _BLOCK.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]()}\n{m[3]}", text)
+
+
+def main(arguments: list[str]) -> int:
+    stale = []
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf8")
+        if synced(text) != text:
+            stale.append(page.name)
+            if "--check" not in arguments:
+                page.write_text(synced(text), encoding="utf8")
+    if "--check" in arguments and stale:
+        print(f"docs: {', '.join(stale)} differ from the code; run tools/sync_docs.py")
+        return 1
+    print("docs: ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
