@@ -221,9 +221,10 @@ class Scheduler:
         Where not all fit, those that have waited longest. A longer prompt gets at least one row
         beside them, if a step has more than one.
         """
-        room = min(self._limits.max_rows, self._limits.max_out)
+        room = self._limits.max_rows
         if room > 1 and any(sequence.n_pending > 1 for sequence in self._running.values()):
             room -= 1
+        room = min(room, self._limits.max_out)
         ready = [item for item in self._running.items() if item[1].n_pending == 1]
         ready.sort(key=lambda item: item[1].last_turn)
         return [

@@ -97,6 +97,14 @@ def test_a_prompt_advances_even_when_replies_could_fill_the_step() -> None:
     assert driver.step() == [(1, 1), (1, 0)]
 
 
+def test_a_long_prompt_takes_no_pick_from_the_replies() -> None:
+    driver = Driver(n_slots=3, max_out=2)
+    driver.add(sequence_of(1), sequence_of(1, first=1))
+    driver.step()
+    driver.add(sequence_of(40, first=2))
+    assert driver.step() == [(1, 1), (1, 1), (14, 0)]
+
+
 def test_a_prompt_stops_before_its_last_row_when_no_pick_is_left() -> None:
     driver = Driver(max_out=1)
     driver.add(sequence_of(1), sequence_of(4, first=1))
