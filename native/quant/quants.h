@@ -28,6 +28,11 @@
   X(iq4_xs, 23, 256, 136) \
   X(mxfp4, 39, 32, 17)
 
+/* cx_type_q4_k and so on: the GGUF type numbers by name. */
+#define CX_TYPE(name, id, elements, bytes) cx_type_##name = id,
+enum cx_type { CX_QUANTS(CX_TYPE) };
+#undef CX_TYPE
+
 #include "bf16.h"
 #include "f16.h"
 #include "f32.h"
