@@ -117,16 +117,28 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Where a tensor was found whose dtype, named as in its file, has no place in DType."""
+
+    dtype: str
+    file: MappedFile
+
+    def refusal(self, name: str) -> RefusedError:
+        problem = f"tensor {printable(name)} has dtype {self.dtype}, which no weight may have"
+        return self.file.refusal(f"{problem}; F32, F16 and BF16 are accepted")
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Every tensor of a model.
 
-    `unreadable` holds the ones of a dtype caldrix does not compute with, each with its refusal: a
-    file may carry such tensors as long as no weight needs them.
+    `unreadable` holds the ones of a dtype caldrix does not compute with: a file may carry such
+    tensors as long as no weight needs them.
     """
 
     tensors: dict[str, Tensor]
     files: tuple[MappedFile, ...]
-    unreadable: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, Unreadable] = field(default_factory=dict)
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of this name; refuses one that is missing or of an unreadable dtype."""
@@ -134,7 +146,7 @@ class Checkpoint:
         if found is not None:
             return found
         if name in self.unreadable:
-            raise RefusedError(self.unreadable[name])
+            raise self.unreadable[name].refusal(name)
         path = self.files[0].path
         where = path if len(self.files) == 1 else path.parent
         raise refusal(where, f"no tensor {printable(name)} among its {len(self.tensors)}")
@@ -143,7 +155,7 @@ class Checkpoint:
 def merge(parts: Iterable[Checkpoint]) -> Checkpoint:
     """One checkpoint of several files; refuses a tensor that two of them hold."""
     tensors: dict[str, Tensor] = {}
-    unreadable: dict[str, str] = {}
+    unreadable: dict[str, Unreadable] = {}
     files: list[MappedFile] = []
     for part in parts:
         for name in (*part.tensors, *part.unreadable):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
+from sys import getsizeof
 
 from caldrix.errors import RefusedError, printable
 from caldrix.formats.checkpoint import MappedFile
@@ -18,10 +19,16 @@ U32 = Struct("<I")
 U64 = Struct("<Q")
 
 MAX_KEYS = 65536
-MAX_NAME_BYTES = 1024
-# Bounds on what is decoded; the longest real ones are 20 kB of template and 500,000 merges.
+MAX_NAME_BYTES = 256
+# The strings of one file, walked at open; the largest real vocabularies have 700,000 with merges.
+MAX_STRINGS = 1 << 22
+# What is decoded, as it lies in a file and as the Python objects of all keys together: those of
+# 450,000 merges and 200,000 tokens take 45 MB.
 MAX_STRING_BYTES = 4_000_000
-MAX_ARRAY_ITEMS = 1 << 20
+MAX_DECODED_BYTES = 56_000_000
+NUMBER_BYTES = 40
+# How far in the file strings are decoded before their cost is counted.
+STEP_BYTES = 1_000_000
 
 # Value type number to layout; 8 is a string and 9 an array.
 _NUMBERS = {
@@ -34,11 +41,12 @@ _BOOL, _STRING, _ARRAY = 7, 8, 9
 class Cursor:
     """A position in a mapped file; every read is checked against the file's size."""
 
-    __slots__ = ("file", "position")
+    __slots__ = ("file", "position", "strings_left")
 
     def __init__(self, file: MappedFile, position: int = 0) -> None:
         self.file = file
         self.position = position
+        self.strings_left = MAX_STRINGS
 
     def cut_short(self, what: str) -> RefusedError:
         return self.file.refusal(f"cut short: {self.file.size} bytes, {what} goes on after them")
@@ -93,18 +101,67 @@ class Metadata(Mapping[str, object]):
     def __init__(self, file: MappedFile, values: dict[str, object]) -> None:
         self._file = file
         self._values = values
+        self._bytes_left = MAX_DECODED_BYTES
 
     def __getitem__(self, key: str) -> object:
         value = self._values[key]
         if isinstance(value, _Span):
-            value = self._values[key] = _decode(self._file, key, value)
+            value = self._values[key] = self._decode(f"metadata key {printable(key)}", value)
         return value
+
+    def _decode(self, what: str, span: _Span) -> object:
+        if span.item_type == _STRING:
+            strings = self._decode_strings(what, span)
+            return strings if span.is_array else strings[0]
+        self._spend(span.n_items * NUMBER_BYTES, what)
+        layout = _NUMBERS[span.item_type]
+        items = Struct(f"<{span.n_items}{layout.format[-1]}").unpack_from(
+            self._file.view, span.offset
+        )
+        if span.item_type == _BOOL:
+            return [_boolean(self._file, item, what) for item in items]
+        return list(items)
+
+    def _decode_strings(self, what: str, span: _Span) -> list[str]:
+        view, length_at, position = self._file.view, U64.unpack_from, span.offset
+        strings: list[str] = []
+        append, n_counted, mark = strings.append, 0, position + STEP_BYTES
+        try:
+            for _ in range(span.n_items):
+                start = position + 8
+                position = start + length_at(view, position)[0]
+                if position > mark:
+                    if position - start > MAX_STRING_BYTES:
+                        problem = f"{what} has a string of {position - start} bytes"
+                        raise self._file.refusal(
+                            f"{problem}; up to {MAX_STRING_BYTES} are accepted"
+                        )
+                    self._spend(_size_of(strings[n_counted:]), what)
+                    n_counted, mark = len(strings), position + STEP_BYTES
+                append(str(view[start:position], "utf-8"))
+        except UnicodeDecodeError:
+            nth = f"string {len(strings) + 1} of {span.n_items}"
+            raise self._file.refusal(f"{what}: {nth} is not UTF-8") from None
+        self._spend(_size_of(strings[n_counted:]), what)
+        return strings
+
+    def _spend(self, n_bytes: int, what: str) -> None:
+        """Counts what decoding costs, and refuses a file whose metadata would fill the memory."""
+        self._bytes_left -= n_bytes
+        if self._bytes_left < 0:
+            limit = f"over {MAX_DECODED_BYTES} bytes with the keys before it"
+            raise self._file.refusal(f"{what} takes too much memory: {limit}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def _size_of(strings: list[str]) -> int:
+    """What they and their places in a list take."""
+    return sum(map(getsizeof, strings)) + 8 * len(strings)
 
 
 def read_metadata(cursor: Cursor, n_keys: int) -> Metadata:
@@ -153,6 +210,11 @@ def _walk(cursor: Cursor, is_array: bool, item_type: int, n_items: int, what: st
             )
         cursor.skip(n_items * layout.size, what)
         return span
+    if n_items > cursor.strings_left:
+        raise cursor.file.refusal(
+            f"{what} has {n_items} strings; {MAX_STRINGS} in all are accepted"
+        )
+    cursor.strings_left -= n_items
     if n_items * U64.size > cursor.file.size - cursor.position:
         raise cursor.cut_short(f"{what} with {n_items} strings")
     # The one loop whose length a real file makes matter: 100,000 strings in 5 ms.
@@ -171,37 +233,3 @@ def _walk(cursor: Cursor, is_array: bool, item_type: int, n_items: int, what: st
         raise cursor.cut_short(what) from None
     cursor.position = position
     return span
-
-
-def _decode(file: MappedFile, key: str, span: _Span) -> object:
-    what = f"metadata key {printable(key)}"
-    if span.n_items > MAX_ARRAY_ITEMS:
-        raise file.refusal(f"{what} has {span.n_items} items; up to {MAX_ARRAY_ITEMS} are accepted")
-    if span.item_type != _STRING:
-        layout = _NUMBERS[span.item_type]
-        items = Struct(f"<{span.n_items}{layout.format[-1]}").unpack_from(file.view, span.offset)
-        if span.item_type == _BOOL:
-            return [_boolean(file, item, what) for item in items]
-        return list(items)
-    strings = _decode_strings(file, what, span)
-    return strings if span.is_array else strings[0]
-
-
-def _decode_strings(file: MappedFile, what: str, span: _Span) -> list[str]:
-    view, length_at, position = file.view, U64.unpack_from, span.offset
-    strings: list[str] = []
-    append = strings.append
-    try:
-        for _ in range(span.n_items):
-            start = position + 8
-            length = length_at(view, position)[0]
-            if length > MAX_STRING_BYTES:
-                limit = f"up to {MAX_STRING_BYTES} are accepted"
-                raise file.refusal(f"{what} has a string of {length} bytes; {limit}")
-            position = start + length
-            append(str(view[start:position], "utf-8"))
-    except UnicodeDecodeError:
-        raise file.refusal(
-            f"{what} has a string that is not UTF-8, the one after {len(strings)} others"
-        ) from None
-    return strings

@@ -19,6 +19,7 @@ from caldrix.formats.checkpoint import (
     Checkpoint,
     MappedFile,
     Tensor,
+    Unreadable,
     foreign_kind,
     map_file,
     merge,
@@ -33,9 +34,11 @@ INDEX = "model.safetensors.index.json"
 # The format's own bound, then ours: the largest real files hold 20,000 tensors.
 MAX_HEADER_BYTES = 100_000_000
 MAX_TENSORS = 65536
-MAX_NAME_BYTES = 1024
+MAX_NAME_BYTES = 256
 MAX_ENTRY_BYTES = 4096
 MAX_RANK = 16
+# Also of the sizes beside a zero: a library must be able to make an array of the shape.
+MAX_ELEMENTS = 2**48
 # Up to here the package's reading of the header fits in a few megabytes.
 MAX_JUDGED_BYTES = 16_000_000
 
@@ -46,6 +49,7 @@ _BITS = {
     "BOOL": 8, "I8": 8, "U8": 8, "I16": 16, "U16": 16, "I32": 32, "U32": 32, "I64": 64, "U64": 64,
 }  # fmt: skip
 _READABLE = ("F32", "F16", "BF16")
+_FIELDS = ["data_offsets", "dtype", "shape"]
 
 # Possessive throughout: a match keeps no state, whatever the header holds.
 _SPACE = rb"[ \t\r\n]*+"
@@ -81,16 +85,14 @@ def read_file(path: Path) -> Checkpoint:
     _check_layout(file, entries, data_start)
     _judge(file, entries, data_start)
     tensors: dict[str, Tensor] = {}
-    unreadable: dict[str, str] = {}
+    unreadable: dict[str, Unreadable] = {}
     for entry in entries.values():
         if entry.dtype in _READABLE:
             dtype = dtypes.by_name(entry.dtype.lower())
             offset = data_start + entry.begin
             tensors[entry.name] = Tensor(entry.name, dtype, entry.shape, file, offset)
         else:
-            problem = f"tensor {printable(entry.name)} has dtype {entry.dtype}"
-            problem += f"; caldrix reads {', '.join(_READABLE)}"
-            unreadable[entry.name] = str(file.refusal(problem))
+            unreadable[entry.name] = Unreadable(entry.dtype, file)
     return Checkpoint(tensors, (file,), unreadable)
 
 
@@ -247,7 +249,7 @@ def _read_entry(file: MappedFile, name: str, start: int, end: int) -> _Entry:
     if end - start <= MAX_ENTRY_BYTES:
         with suppress(ValueError):
             fields = json.loads(bytes(file.view[start:end]).decode(), object_pairs_hook=list)
-    if not isinstance(fields, list) or len(fields) != 3:
+    if not isinstance(fields, list) or sorted(key for key, _ in fields) != _FIELDS:
         raise file.refusal(f"{subject}: expected the three keys dtype, shape and data_offsets")
     entry = dict(fields)
     dtype = entry.get("dtype")
@@ -262,6 +264,8 @@ def _read_entry(file: MappedFile, name: str, start: int, end: int) -> _Entry:
     if span is None or len(span) != 2 or span[0] > span[1]:
         shown = printable(entry.get("data_offsets"))
         raise file.refusal(f"{subject} has data_offsets {shown}; expected its start and end")
+    if prod(size or 1 for size in shape) > MAX_ELEMENTS:
+        raise file.refusal(f"{subject} has shape {printable(shape)}, more than any file holds")
     size_bits, size_bytes = prod(shape) * _BITS[dtype], span[1] - span[0]
     if size_bits != 8 * size_bytes:
         problem = f"{subject} of {dtype} {printable(shape)} has {size_bytes} bytes"

@@ -204,7 +204,8 @@ REFUSED = {
     "endless string": (ONE_KEY + key("k", STRING, u64(2**63) + b"x"), "cut short"),
     "endless array": (ONE_KEY + key("k", ARRAY, u32(U8) + u64(2**63)), "cut short"),
     "wrapping array": (ONE_KEY + key("k", ARRAY, u32(U64) + u64(2**61)), "cut short"),
-    "endless strings": (ONE_KEY + key("k", ARRAY, u32(STRING) + u64(2**61)), "cut short"),
+    "endless strings": (ONE_KEY + key("k", ARRAY, u32(STRING) + u64(2**61)), "2305843009"),
+    "strings past the end": (ONE_KEY + key("k", ARRAY, u32(STRING) + u64(9999)), "cut short"),
     "strings cut": (ONE_KEY + key("k", ARRAY, u32(STRING) + u64(2) + text("ab")), "cut short"),
     "array of arrays": (ONE_KEY + key("k", ARRAY, u32(ARRAY) + u64(1)), "array of value type 9"),
     "alignment 0": (ONE_KEY + key("general.alignment", U32, u32(0)), "power of two"),
@@ -256,19 +257,32 @@ def test_a_string_is_judged_when_it_is_asked_for(tmp_path: Path) -> None:
     raw = header(0, 3) + key("bad", STRING, text(b"a\xc3")) + key("list", ARRAY, strings)
     metadata = open_gguf(put(tmp_path, raw + key("good", U8, b"\7"))).metadata
     assert metadata["good"] == 7
-    with pytest.raises(RefusedError, match=r"m\.gguf: metadata key 'bad' .* not UTF-8"):
+    with pytest.raises(RefusedError, match=r"m\.gguf: metadata key 'bad': .* not UTF-8"):
         metadata["bad"]
-    with pytest.raises(
-        RefusedError, match="'list' has a string that is not UTF-8, the one after 1"
-    ):
+    with pytest.raises(RefusedError, match="'list': string 2 of 2 is not UTF-8"):
         metadata["list"]
 
 
-def test_an_array_too_long_to_decode_is_refused_when_asked_for(tmp_path: Path) -> None:
-    raw = header(0, 1) + key("k", ARRAY, u32(U8) + u64(2**20 + 1)) + bytes(2**20 + 1)
+def test_arrays_too_long_to_decode_are_refused_when_asked_for(tmp_path: Path) -> None:
+    numbers = key("numbers", ARRAY, u32(U8) + u64(2_000_000)) + bytes(2_000_000)
+    strings = key("strings", ARRAY, u32(STRING) + u64(1_000_000)) + text("é") * 1_000_000
+    raw = header(0, 3) + numbers + strings + key("good", U8, b"\7")
     metadata = open_gguf(put(tmp_path, raw)).metadata
-    with pytest.raises(RefusedError, match="'k' has 1048577 items; up to 1048576"):
-        metadata["k"]
+    with pytest.raises(RefusedError, match="'numbers' takes too much memory"):
+        metadata["numbers"]
+    metadata = open_gguf(tmp_path / "m.gguf").metadata
+    with pytest.raises(RefusedError, match="'strings' takes too much memory"):
+        metadata["strings"]
+    assert metadata["good"] == 7
+
+
+def test_a_string_too_long_to_decode_is_refused_when_asked_for(tmp_path: Path) -> None:
+    strings = u32(STRING) + u64(2) + text("x") + text(b"x" * 4_000_001)
+    raw = header(0, 2) + key("list", ARRAY, strings) + key("fits", STRING, text(b"x" * 4_000_000))
+    metadata = open_gguf(put(tmp_path, raw)).metadata
+    assert metadata["fits"] == "x" * 4_000_000
+    with pytest.raises(RefusedError, match="'list' has a string of 4000001 bytes; up to 4000000"):
+        metadata["list"]
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
