@@ -42,14 +42,13 @@ def chat(line: CommandLine, conversation: Conversation, replies: "Replies", outp
             run_command(state, message)
         elif message.strip():
             text = message[1:] if message.startswith("//") else message
-            was_stopped = answer(state, text, replies, output)
-            if was_stopped and not is_interactive:
+            if answer(state, text, replies, output) and not is_interactive:
                 return INTERRUPTED
 
 
 def answer(state: ChatState, message: str, replies: "Replies", output: Output) -> bool:
     """One answer, kept as a turn; whether Ctrl-C stopped it. A refused message is forgotten."""
-    from caldrix.cli.replies import interrupts
+    from caldrix.cli.replies import interrupts, was_stopped
 
     conversation = state.conversation
     with interrupts() as stop:
@@ -62,11 +61,13 @@ def answer(state: ChatState, message: str, replies: "Replies", output: Output) -
             log.status(str(error))
             return False
         output.end_line()
-        if reply.text or not reply.was_stopped:
-            conversation.keep(message, reply.text)
-        if not reply.was_stopped:
-            say_how_it_ended(reply, conversation)
-    return reply.was_stopped
+        if was_stopped(reply):
+            if reply.text:
+                conversation.keep(message, reply.text)
+            return True
+        conversation.keep(message, reply.text)
+        say_how_it_ended(reply, conversation)
+        return False
 
 
 def _end_prompt_line(lines: Terminal | Stream) -> None:

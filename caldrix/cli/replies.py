@@ -10,16 +10,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from caldrix.cli.output import Output
 from caldrix.engine.engine import Engine
+from caldrix.engine.generate import Result, stream_text
 from caldrix.engine.sequence import FinishReason, Request, SamplingParams
-from caldrix.engine.telemetry import Timings
-from caldrix.text.detokenize import Detokenizer
 
 if TYPE_CHECKING:
     from caldrix.engine.load import LoadedModel
@@ -27,17 +25,9 @@ if TYPE_CHECKING:
 PATIENCE_S = 1.0  # a second Ctrl-C later than this ends the program: the answer should have stopped
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    text: str
-    reason: FinishReason
-    n_prompt: int
-    n_new: int
-    timings: Timings
-
-    @property
-    def was_stopped(self) -> bool:
-        return self.reason is FinishReason.CANCELLED
+def was_stopped(reply: Result) -> bool:
+    """Whether Ctrl-C ended it."""
+    return reply.finish_reason is FinishReason.CANCELLED
 
 
 class Interrupts:
@@ -80,36 +70,22 @@ class Replies:
         sampling: SamplingParams,
         max_tokens: int | None,
         stop: Interrupts,
-    ) -> Reply:
+    ) -> Result:
         """Writes the answer as it comes; a stopped one ends where it was."""
         request = Request(prompt_ids, sampling, max_tokens, self._model.eos_token_ids)
         return self._loop.run_until_complete(self._stream(request, stop))
 
-    async def _stream(self, request: Request, stop: Interrupts) -> Reply:
-        generation = self._engine.submit(request)
-        stop.on_press = partial(self._loop.call_soon_threadsafe, generation.cancel)
-        if stop.pressed_at is not None:  # before there was anything to cancel
-            generation.cancel()
-        detokenizer = Detokenizer(self._model.tokenizer)
-        pieces: list[str] = []
-        try:
-            async for token_id in generation:
-                pieces.append(detokenizer.push(token_id))
-                self._output.write(pieces[-1])
-            pieces.append(detokenizer.finish())
-            self._output.write(pieces[-1])
-        finally:
-            stop.on_press = None
-            generation.cancel()  # no effect on a reply that has ended
-        reason = generation.finish_reason
-        assert reason is not None
-        return Reply(
-            "".join(pieces),
-            reason,
-            generation.n_prompt,
-            generation.n_completion,
-            generation.timings,
-        )
+    async def _stream(self, request: Request, stop: Interrupts) -> Result:
+        async with stream_text(self._engine, self._model.tokenizer, request) as stream:
+            stop.on_press = partial(self._loop.call_soon_threadsafe, stream.cancel)
+            if stop.pressed_at is not None:  # before there was anything to cancel
+                stream.cancel()
+            try:
+                async for piece in stream:
+                    self._output.write(piece)
+            finally:
+                stop.on_press = None
+            return stream.result
 
     def close(self) -> None:
         self._loop.run_until_complete(self._engine.close())

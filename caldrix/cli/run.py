@@ -14,7 +14,8 @@ from caldrix.errors import UsageError
 if TYPE_CHECKING:
     from caldrix.cli.conversation import Conversation
     from caldrix.cli.output import Output
-    from caldrix.cli.replies import Replies, Reply
+    from caldrix.cli.replies import Replies
+    from caldrix.engine.generate import Result
     from caldrix.engine.load import LoadedModel
 
 INTERRUPTED = 130
@@ -72,7 +73,7 @@ def answer_once(
     replies: "Replies",
     output: "Output",
 ) -> int:
-    from caldrix.cli.replies import interrupts
+    from caldrix.cli.replies import interrupts, was_stopped
     from caldrix.cli.sampling import sampling_params, sampling_values
 
     sampling = sampling_params(sampling_values(line))
@@ -82,7 +83,7 @@ def answer_once(
             reply = replies.answer(ids, sampling, conversation.max_tokens, stop)
         finally:
             output.end_line()
-    if reply.was_stopped:
+    if was_stopped(reply):
         return INTERRUPTED
     say_how_it_ended(reply, conversation)
     if not line["plain"]:
@@ -90,13 +91,13 @@ def answer_once(
     return 0
 
 
-def say_how_it_ended(reply: "Reply", conversation: "Conversation") -> None:
+def say_how_it_ended(reply: "Result", conversation: "Conversation") -> None:
     """A reply cut by --max-tokens was asked to be; one cut by the context was not."""
-    if reply.reason.value == "length" and reply.n_new != conversation.max_tokens:
+    if reply.finish_reason.value == "length" and reply.n_completion != conversation.max_tokens:
         log.status("the context is full: the answer ends here; --ctx N makes it longer")
 
 
-def timing(reply: "Reply") -> str:
+def timing(reply: "Result") -> str:
     """`19 prompt tokens in 0.02 s, 10 new tokens in 0.05 s (180.3 a second)`."""
     from caldrix.units import format_seconds
 
@@ -105,5 +106,5 @@ def timing(reply: "Reply") -> str:
     gap = reply.timings.token_s
     if not gap:
         return text
-    rest = format_seconds(gap * (reply.n_new - 1))
-    return f"{text}, {reply.n_new - 1} more tokens in {rest} ({1 / gap:.1f} a second)"
+    rest = format_seconds(gap * (reply.n_completion - 1))
+    return f"{text}, {reply.n_completion - 1} more tokens in {rest} ({1 / gap:.1f} a second)"
