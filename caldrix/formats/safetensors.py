@@ -56,10 +56,8 @@ _SPACE = rb"[ \t\r\n]*+"
 _STRING = rb'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
 _PAIR = _STRING + _SPACE + b":" + _SPACE + _STRING
 _KEY = re.compile(_SPACE + b"(" + _STRING + b")" + _SPACE + b":" + _SPACE, re.DOTALL)
-_METADATA = re.compile(
-    rb"\{" + _SPACE + b"(?:" + _PAIR + _SPACE + b"(?:," + _SPACE + _PAIR + _SPACE + rb")*+)?\}",
-    re.DOTALL,
-)
+_PAIRS = _PAIR + _SPACE + b"(?:," + _SPACE + _PAIR + _SPACE + b")*+"
+_METADATA = re.compile(rb"\{" + _SPACE + b"(?:" + _PAIRS + rb")?\}|null", re.DOTALL)
 _ENTRY = re.compile(rb"\{[^][{}]*+(?:\[[^][{}]*+\][^][{}]*+)*+\}")
 _NEXT = re.compile(_SPACE + rb"([,}])")
 _REST = re.compile(_SPACE)

@@ -59,7 +59,7 @@ def test_header_spellings_the_format_allows(tmp_path: Path) -> None:
     )
     found = read_file(put(tmp_path, with_header(head, b"\0\0\x80?"))).tensors
     assert {name: float(t.to_f32()[0]) for name, t in found.items()} == {"wü/": 1.0}
-    for head in ("{}", "{ }", '{"__metadata__":{}}'):
+    for head in ("{}", "{ }", '{"__metadata__":{}}', '{"__metadata__":null}'):
         assert read_file(put(tmp_path, with_header(head))).tensors == {}
 
 

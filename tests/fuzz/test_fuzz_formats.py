@@ -4,6 +4,7 @@ What is drawn is nearly right, since bytes drawn freely never pass the first che
 """
 
 import json
+import os
 import struct
 import sys
 from pathlib import Path
@@ -38,8 +39,14 @@ from model_files import (
     write_safetensors,
 )
 
+# The same draws in every run; CALDRIX_FUZZ=N draws N others for a search.
+SEARCH = int(os.environ.get("CALDRIX_FUZZ", "0"))
 fuzz = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=SEARCH or 150,
+    derandomize=not SEARCH,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 SIZES = st.sampled_from(
@@ -47,7 +54,10 @@ SIZES = st.sampled_from(
 )
 U64S = SIZES | st.integers(0, 2**64 - 1)
 U32S = st.integers(0, 40) | st.integers(0, 2**32 - 1)
-NAMES = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12)
+# Names that mean something are left out: hypothesis finds them in the code it tests.
+NAMES = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12).filter(
+    lambda name: name != "__metadata__" and not name.startswith(("split.", "general."))
+)
 
 
 @pytest.fixture(scope="module")
@@ -275,5 +285,5 @@ def test_json(path: Path, value: object, after: bytes, escaped: bool) -> None:
     opened, _ = refusal_of(read_json, path, raw)
     if opened is not None:
         assert opened == value
-    elif isinstance(value, dict) and not after.strip():
+    elif isinstance(value, dict) and not after.strip(b" \t\r\n"):
         assert not escaped  # a lone surrogate has no UTF-8
