@@ -9,16 +9,14 @@ A template is the model's, so nothing of its source is shown; `raise_exception` 
 to the user.
 """
 
-import contextvars
 import json
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caldrix.errors import RefusedError
-from caldrix.text import template_source
+from caldrix.text import conversation, template_limits, template_source
 from caldrix.text.typed_text import TypedText
 
 if TYPE_CHECKING:
@@ -26,31 +24,27 @@ if TYPE_CHECKING:
 
     from caldrix.text.tokenizer import Tokenizer
 
-MAX_CHARACTERS = 32 << 20
-MAX_SECONDS = 20.0
 _MAX_MESSAGE = 400
 
-Message = Mapping[str, Any]
+_FILE_NAME = "<template>"  # what jinja2 calls a template that is no file
+
+Message = conversation.Message
 
 
 class TemplateRefused(RefusedError):
     """The template itself refuses the conversation; the message is its own sentence."""
 
 
-class _LimitError(Exception):
-    """A template that runs too long or writes too much."""
-
-
 class ChatTemplate:
     """A model's chat template and the special tokens that it may write."""
 
     def __init__(
-        self, sources: Mapping[str, str], special_tokens: Mapping[str, object] | None = None
+        self, sources: Mapping[str, str], special_tokens: Mapping[str, str] | None = None
     ) -> None:
-        self._sources = dict(sources)
+        self._sources = dict(sources)  # by name, the default first
         self._special_tokens = dict(special_tokens or {})
         self._templates = {name: _compile(source) for name, source in self._sources.items()}
-        self._accepts_system: bool | None = None
+        self._traits = {name: self._probed(name) for name in self._sources}
 
     def render(
         self,
@@ -62,9 +56,8 @@ class ChatTemplate:
         **variables: Any,
     ) -> str:
         """The prompt as text."""
-        given = dict(variables, tools=tools, documents=documents)
-        given["add_generation_prompt"] = add_generation_prompt
-        return self._render(TypedText((), ()), messages, given)
+        given = _given(variables, add_generation_prompt, tools, documents)
+        return self._render(self._name(tools), TypedText((), ()), messages, given)
 
     def encode(
         self,
@@ -76,44 +69,95 @@ class ChatTemplate:
         documents: Sequence[Any] | None = None,
         **variables: Any,
     ) -> list[int]:
-        """The prompt as ids. Control tokens come from the template alone, BOS too: the tokenizer
-        adds none."""
-        given = dict(variables, tools=tools, documents=documents)
-        given["add_generation_prompt"] = add_generation_prompt
-        controls = tokenizer.control_tokens(self._source(tools))
-        typed = TypedText(controls, [messages, given, self._source(tools)])
-        text = self._render(typed, messages, given)
+        """The prompt as ids. Control tokens come from the template alone; so does BOS, which the
+        tokenizer does not add."""
+        given = _given(variables, add_generation_prompt, tools, documents)
+        name = self._name(tools)
+        source = self._sources[name]
+        controls = tokenizer.control_tokens(source)
+        typed = TypedText(controls, [messages, given, source])
+        text = self._render(name, typed, messages, given)
         segments = [controls[s] if control else s for s, control in typed.segments(text)]
         return tokenizer.encode_segments(segments, controls.values())
 
-    def _source(self, tools: Sequence[Any] | None) -> str:
-        return self._sources[self._name(tools)]
+    def accepts_system(self, tools: Sequence[Any] | None = None) -> bool:
+        """Whether a system message reaches the prompt: some templates refuse one, some leave it
+        out."""
+        return self._traits[self._name(tools)].takes_system
+
+    def encode_with_system_fallback(
+        self, tokenizer: "Tokenizer", messages: Sequence[Message], **options: Any
+    ) -> tuple[list[int], bool]:
+        """As `encode`, and whether the system text had to move to the top of the first user
+        message."""
+        if not messages or not conversation.is_system(messages[0]):
+            return self.encode(tokenizer, messages, **options), False
+        if self.accepts_system(options.get("tools")):
+            return self.encode(tokenizer, messages, **options), False
+        return self.encode(tokenizer, conversation.system_moved(messages), **options), True
 
     def _name(self, tools: Sequence[Any] | None) -> str:
         return "tool_use" if tools and "tool_use" in self._sources else next(iter(self._sources))
 
+    def _probed(self, name: str) -> conversation.Traits:
+        given = _given({}, True, None, None)
+        return conversation.Traits(
+            lambda messages: self._rendered(name, TypedText((), ()), list(messages), given)
+        )
+
     def _render(
-        self, typed: TypedText, messages: Sequence[Message], given: Mapping[str, Any]
+        self, name: str, typed: TypedText, messages: Sequence[Message], given: Mapping[str, Any]
     ) -> str:
-        template = self._templates[self._name(given["tools"])]
-        variables = {**self._special_tokens, "messages": messages, **given}
         try:
-            hidden = {name: typed.hide_all(value) for name, value in variables.items()}
-            hidden |= self._special_tokens
-            return _run(template, hidden)
-        except TemplateRefused as error:
-            raise TemplateRefused(_one_line(typed.show(str(error)))) from None
-        except RefusedError:
-            raise
+            traits = self._traits[name]
+            shown = conversation.hidden(conversation.fitted(messages, traits), typed, traits)
         except RecursionError:
-            raise RefusedError(
-                "chat template: the messages or the template nest too deep"
-            ) from None
-        except MemoryError:
-            raise RefusedError("chat template: out of memory") from None
+            raise RefusedError("messages: nested too deep") from None
+        return self._rendered(name, typed, shown, given)
+
+    def _rendered(
+        self, name: str, typed: TypedText, messages: Sequence[object], given: Mapping[str, Any]
+    ) -> str:
+        try:
+            variables = {key: typed.hide_all(value) for key, value in given.items()}
+            variables |= {**self._special_tokens, "messages": messages}
+            return _run(self._templates[name], variables)
+        except TemplateRefused as error:
+            sentence = _one_line(typed.show(str(error)))
+            raise TemplateRefused(sentence or "the chat template refuses the messages") from None
+        except template_limits.LimitError:
+            raise
+        except (RecursionError, MemoryError) as error:
+            reason = "nested too deep" if isinstance(error, RecursionError) else "out of memory"
+            raise RefusedError(f"chat template: {reason}") from None
         except Exception as error:
             reason = _one_line(typed.show(str(error))) or type(error).__name__
-            raise RefusedError(f"chat template: {reason}") from None
+            raise RefusedError(f"chat template: {_place(error)}{reason}") from None
+
+
+def _given(
+    variables: Mapping[str, Any],
+    add_generation_prompt: bool,
+    tools: Sequence[Any] | None,
+    documents: Sequence[Any] | None,
+) -> dict[str, Any]:
+    return {
+        **variables,
+        "add_generation_prompt": add_generation_prompt,
+        "tools": tools,
+        "documents": documents,
+    }
+
+
+def _place(error: Exception) -> str:
+    """The template's line where `error` came up; jinja2 puts it in the traceback."""
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == _FILE_NAME:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"line {line}: " if line else ""
 
 
 def _one_line(text: str) -> str:
@@ -135,34 +179,25 @@ def chat_template_from_gguf(
     return ChatTemplate(sources, special_tokens) if sources else None
 
 
-# One rendering's deadline, seen by the ticks inside the template.
-_deadline: contextvars.ContextVar[float] = contextvars.ContextVar("deadline")
-
-
 def _run(template: "jinja2.Template", variables: Mapping[str, object]) -> str:
-    token = _deadline.set(time.monotonic() + MAX_SECONDS)
-    try:
-        parts, size = [], 0
-        for part in template.generate(variables):
-            parts.append(part)
-            size += len(part)
-            if size > MAX_CHARACTERS:
-                raise _LimitError(f"writes more than {MAX_CHARACTERS} characters")
-        return "".join(parts)
-    finally:
-        _deadline.reset(token)
+    with template_limits.deadline():
+        return template_limits.joined(template.generate(variables))
 
 
 def _compile(source: str) -> "jinja2.Template":
     import jinja2
 
+    if len(source) > template_limits.MAX_SOURCE:
+        limit = template_limits.MAX_SOURCE
+        raise RefusedError(f"chat template: {len(source)} characters; at most {limit} are read")
     try:
         return _environment().from_string(source)
     except jinja2.TemplateSyntaxError as error:
         reason = _one_line(error.message or "")
         raise RefusedError(f"chat template: line {error.lineno}: {reason}") from None
-    except RecursionError:
-        raise RefusedError("chat template: nested too deep") from None
+    except (RecursionError, MemoryError, SyntaxError, ValueError, OverflowError) as error:
+        reason = _one_line(str(error)) or type(error).__name__  # what Python's compiler refuses
+        raise RefusedError(f"chat template: cannot be compiled: {reason}") from None
 
 
 _cached_environment: list["jinja2.Environment"] = []
@@ -189,23 +224,29 @@ def _new_environment() -> "jinja2.Environment":
             tree.set_environment(self)
             return tree
 
-        @staticmethod
-        def tick() -> None:
-            if time.monotonic() > _deadline.get():
-                raise _LimitError(f"runs for more than {MAX_SECONDS:g} seconds")
+        tick = staticmethod(template_limits.tick)
+        concat = staticmethod(template_limits.joined)
 
         @staticmethod
-        def joined(*values: object) -> str:
-            return _sized("".join(map(str, values)))
+        def concatenated(*values: object) -> str:
+            return template_limits.joined(map(str, values))
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            _check_operands(operator, left, right)
+            template_limits.check_operands(operator, left, right)
             return super().call_binop(context, operator, left, right)
+
+        def call(self, context: Any, function: Any, /, *values: Any, **named: Any) -> Any:
+            if isinstance(getattr(function, "__self__", None), str):
+                template_limits.check_method(function.__self__, function.__name__, values, named)
+            return super().call(context, function, *values, **named)
 
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), LoopControlExtension]
     )
     environment.filters["tojson"] = _tojson
+    for name in template_limits.WIDENING_FILTERS:
+        environment.filters[name] = template_limits.narrow(environment.filters[name])
+    environment.globals.pop("lipsum")
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
@@ -231,7 +272,7 @@ def _metering() -> Any:
 
         def visit_Concat(self, node: Any) -> Any:
             self.generic_visit(node)
-            return call("joined", node.nodes, node.lineno)
+            return call("concatenated", node.nodes, node.lineno)
 
     return Metering()
 
@@ -272,31 +313,3 @@ def _tojson(
 
 def _raise_exception(message: object) -> None:
     raise TemplateRefused(str(message))
-
-
-def _sized(text: str) -> str:
-    if len(text) > MAX_CHARACTERS:
-        raise _LimitError(f"builds a string of more than {MAX_CHARACTERS} characters")
-    return text
-
-
-def _check_operands(operator: str, left: Any, right: Any) -> None:
-    """Refuses an operation whose result would fill the memory, before it is done."""
-
-    def size(value: Any) -> int:
-        return len(value) if isinstance(value, (str, list, tuple)) else 0
-
-    if operator == "+" and size(left) + size(right) > MAX_CHARACTERS:
-        raise _LimitError(f"builds a value of more than {MAX_CHARACTERS} characters")
-    if operator == "*":
-        for value, times in ((left, right), (right, left)):
-            if isinstance(times, int) and size(value) * times > MAX_CHARACTERS:
-                raise _LimitError(f"builds a value of more than {MAX_CHARACTERS} characters")
-    if operator in ("*", "**") and all(isinstance(v, int) for v in (left, right)):
-        bits = (
-            left.bit_length() * right
-            if operator == "**"
-            else left.bit_length() + right.bit_length()
-        )
-        if bits > 4096:
-            raise _LimitError("computes a number of more than 4096 bits")

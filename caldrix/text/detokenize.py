@@ -147,8 +147,10 @@ class Detokenizer:
         """The characters that this token completes; empty while one is incomplete."""
         if self._skip and self._tokenizer.is_special(token_id):
             return ""
-        piece = self._tokenizer.piece(token_id, self._first)
-        self._first = False
+        piece = self._tokenizer.piece(token_id)
+        if self._first and piece:  # an id that is no token is not the first token
+            piece = self._tokenizer.piece(token_id, first=True)
+            self._first = False
         if isinstance(piece, bytes):
             return self._strip(self._bytes.decode(piece))
         return self._strip(self._bytes.decode(b"", True) + piece)
@@ -192,6 +194,8 @@ class StopStrings:
         """The text that is now safe to show, and whether a stop string is complete."""
         if self._stopped:
             return "", True
+        if not self._stops:
+            return text, False
         text = self._held + text
         for end in range(len(self._held), len(text)):
             if cut := self._step(text[end]):

@@ -177,7 +177,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
         return build_tokenizer(_sentencepiece(data))
     if kind in ("t5", "unigram"):
         return build_tokenizer(_unigram(data))
-    raise data.refusal("model", f"is {printable(kind)}; 'gpt2', 'llama' and 't5' are supported")
+    found = "is missing" if kind is None else f"is {printable(kind)}"
+    raise data.refusal("model", f"{found}; 'gpt2', 'llama' and 't5' are supported")
 
 
 def _byte_level(data: _Metadata) -> TokenizerParts:

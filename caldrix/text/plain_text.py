@@ -14,6 +14,10 @@ from caldrix.errors import RefusedError, printable
 Library = Any  # tokenizers.Tokenizer and tokenizers.AddedToken, which tokenizer.py alone imports
 LibraryToken = Any
 
+# Characters that a vocabulary is not likely to have, and byte fallback aside, become its unknown
+# token.
+_UNKNOWN = "\U0010fff0\U000f1234\u0378\U00013000"
+
 
 def _random_name() -> str:
     """16 characters of the last private-use plane, which no normalizer changes: 128 random bits."""
@@ -30,9 +34,9 @@ class PlainEncoder:
         token_class: type[LibraryToken],
         added: Mapping[int, LibraryToken],
         control_ids: frozenset[int],
-        unk_id: int | None,
     ) -> None:
         self._library = library
+        unknown = library.encode(_UNKNOWN, add_special_tokens=False).ids
         self._names = {i: _random_name() for i in control_ids if i in added}
         self._break = _random_name()
         self._skip_used_ids(token_class, len(added) + 1)
@@ -42,7 +46,7 @@ class PlainEncoder:
         self._break_id = library.token_to_id(self._break)
         # A model whose own vocabulary holds the control tokens may spell one out of plain text.
         in_model = {i for i in control_ids if library.model.id_to_token(i) is not None}
-        self._forbidden = in_model - {unk_id}
+        self._forbidden = in_model - set(unknown)
 
     def _skip_used_ids(self, token_class: type[LibraryToken], n_new: int) -> None:
         """Moves past the model's highest id: new tokens are numbered from its size, which gaps make

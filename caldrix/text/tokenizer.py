@@ -69,6 +69,7 @@ class _Settings:
     prefix: tuple[int, ...]  # ids put before and after a text
     suffix: tuple[int, ...]
     file_ids: Mapping[int, int]  # the library's id to the file's, where they differ
+    vocab_size: int | None = None
 
 
 class Tokenizer:
@@ -91,10 +92,13 @@ class Tokenizer:
         # caches
         self._pieces: dict[int, str | bytes] = {}
         self._encoders: dict[frozenset[int], PlainEncoder] = {}
+        self._controls: dict[str, dict[str, int]] = {}
 
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id."""
+        if self._settings.vocab_size is not None:
+            return self._settings.vocab_size
         ids = self._library.get_vocab(True).values()
         return max((self._settings.file_ids.get(i, i) for i in ids), default=-1) + 1
 
@@ -136,17 +140,19 @@ class Tokenizer:
             encoder = self._encoders[ids] = self._plain_encoder(ids)
         return encoder.encode([s if isinstance(s, int) else _clean(s) for s in segments])
 
-    def control_tokens(self, template: str = "") -> dict[str, int]:
+    def control_tokens(self, template: str = "") -> Mapping[str, int]:
         """Added tokens that steer the model: the special ones, those of the usual control form
         (`<|…|>`, `<think>`, tool calls), and those that a template names, since they are its
         structure."""
-        return {
-            token.content: i
-            for i, token in self._added.items()
-            if token.special
-            or _CONTROL.fullmatch(token.content)
-            or (_BRACKETED.fullmatch(token.content) and token.content in template)
-        }
+        if (controls := self._controls.get(template)) is None:
+            controls = self._controls[template] = {
+                token.content: i
+                for i, token in self._added.items()
+                if token.special
+                or _CONTROL.fullmatch(token.content)
+                or (_BRACKETED.fullmatch(token.content) and token.content in template)
+            }
+        return controls
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`; an id that the vocabulary does not have is nothing."""
@@ -198,10 +204,8 @@ class Tokenizer:
             self._settings.file_ids.get(i, i): token
             for i, token in sorted(self._library.get_added_tokens_decoder().items())
         }
-        unk = getattr(self._model, "unk_token", None)
-        unk_id = None if unk is None else self.token_id(unk)
         with _refusals(self._settings.where):
-            return PlainEncoder(empty(), LibraryToken, added, control_ids, unk_id)
+            return PlainEncoder(empty(), LibraryToken, added, control_ids)
 
 
 def _clean(text: str) -> str:
@@ -272,7 +276,13 @@ def build_tokenizer(parts: TokenizerParts) -> Tokenizer:
             [LibraryToken(t.content, special=t.special, normalized=False) for t in parts.added]
         )
     settings = _Settings(
-        parts.where, parts.bos_id, parts.eos_id, parts.prefix, parts.suffix, file_ids={}
+        parts.where,
+        parts.bos_id,
+        parts.eos_id,
+        parts.prefix,
+        parts.suffix,
+        file_ids={},
+        vocab_size=len(parts.tokens),
     )
     return Tokenizer(library, settings)
 

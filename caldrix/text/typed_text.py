@@ -25,9 +25,9 @@ class TypedText:
         self._find = re.compile("(" + "|".join(map(re.escape, self._controls)) + ")")
         used = {c for text in _strings(inputs) for c in _PRIVATE_CLASS.findall(text)}
         free = (chr(i) for i in _PRIVATE if chr(i) not in used)
-        firsts = sorted({c[0] for c in self._controls if not c[0].isalnum() and not c[0].isspace()})
         # A control token that begins like a word is replaced whole: its first letter is everywhere.
-        words = [c for c in self._controls if c[0].isalnum() or c[0].isspace()]
+        words = [c for c in self._controls if re.match(r"[\w\s]", c)]
+        firsts = sorted({c[0] for c in self._controls if c not in words})
         try:
             self._marks = {text: next(free) for text in [*words, *firsts]}
         except StopIteration:
