@@ -236,8 +236,7 @@ def _new_environment() -> "jinja2.Environment":
             return super().call_binop(context, operator, left, right)
 
         def call(self, context: Any, function: Any, /, *values: Any, **named: Any) -> Any:
-            if isinstance(getattr(function, "__self__", None), str):
-                template_limits.check_method(function.__self__, function.__name__, values, named)
+            template_limits.check_method(function, values, named)
             return super().call(context, function, *values, **named)
 
     environment = Environment(

@@ -8,6 +8,7 @@ Three kinds: "gpt2" is byte-level BPE, "llama" SentencePiece BPE (merges follow 
 """
 
 import base64
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,9 @@ class _Metadata:
             return None
         if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
             raise self.refusal(key, "is no list of numbers")
+        if not all(map(math.isfinite, values)):
+            bad = next(value for value in values if not math.isfinite(value))
+            raise self.refusal(key, f"holds {bad}; a finite number is needed")
         if len(values) != len(self.tokens):
             raise self.refusal(key, f"has {len(values)} entries for {len(self.tokens)} tokens")
         return values
@@ -259,7 +263,7 @@ def _sentencepiece(data: _Metadata) -> TokenizerParts:
 
 def _merges_of_scores(data: _Metadata) -> list[tuple[str, str]]:
     """Every pair of entries that joins to an entry, the highest score first: SentencePiece's order
-    of merging.
+    of merging. Among equals the longer left half goes first, as where transformers converts it.
 
     Control, unused and byte tokens are no part of it: text never merges into one.
     """
@@ -271,8 +275,7 @@ def _merges_of_scores(data: _Metadata) -> list[tuple[str, str]]:
         for cut in range(1, len(token)):
             left = ids.get(token[:cut])
             if left is not None and (right := ids.get(token[cut:])) is not None:
-                # Of one entry's pairs, the longer left half goes first.
-                ranked.append((-data.scores[i], i, -cut, left, right))
+                ranked.append((-data.scores[i], -cut, cut - len(token), i, left, right))
     ranked.sort()
     return [(data.tokens[left], data.tokens[right]) for *_, left, right in ranked]
 

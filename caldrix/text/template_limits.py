@@ -20,8 +20,8 @@ MAX_SECONDS = 20.0
 MAX_SOURCE = 1 << 20
 MAX_WIDTH = 1 << 20  # a number given to a method or filter that pads, repeats or indents
 WIDENING_FILTERS = ("batch", "center", "indent", "round", "slice", "tojson", "wordwrap")
+WIDENING_METHODS = ("center", "expandtabs", "ljust", "rjust", "zfill")
 
-_WIDE_FORMAT = re.compile(r"\d{7}")
 _deadline: contextvars.ContextVar[float] = contextvars.ContextVar("deadline")
 
 
@@ -68,8 +68,8 @@ def check_operands(operator: str, left: Any, right: Any) -> None:
     """Refuses `+`, `*`, `**` and `%` whose result would fill the memory."""
     if operator == "+":
         check_size(_size(left) + _size(right))
-    if operator == "%" and isinstance(left, str) and _WIDE_FORMAT.search(left):
-        raise LimitError("formats a value too wide")
+    if operator == "%" and isinstance(left, str):
+        _check_format(left, right if isinstance(right, tuple) else [right], r"%[^a-zA-Z%]*\*")
     if operator == "*":
         for value, times in ((left, right), (right, left)):
             if isinstance(times, int):
@@ -84,13 +84,26 @@ def _size(value: Any) -> int:
     return len(value) if isinstance(value, (str, list, tuple)) else 0
 
 
-def check_method(text: str, method: str, values: Sequence[Any], named: Mapping[str, Any]) -> None:
+def check_method(function: Any, values: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Refuses a method of a string whose result would fill the memory."""
+    function = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
+    text, method = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if not isinstance(text, str):
+        return
     if method == "replace" and len(values) > 1 and all(isinstance(v, str) for v in values[:2]):
         check_size(text.count(values[0]) * len(values[1]))
-    if method in ("format", "format_map") and _WIDE_FORMAT.search(text):
+    if method in ("format", "format_map"):
+        _check_format(text, [*values, *named.values()], r"\{[^}]*\{")
+    if method in WIDENING_METHODS:
+        _check_numbers([*values, *named.values()])
+
+
+def _check_format(text: str, values: Sequence[Any], taken_width: str) -> None:
+    """A width in the text itself, or taken from the values."""
+    if re.search(r"\d{7}", text):
         raise LimitError("formats a value too wide")
-    _check_numbers([*values, *named.values()])
+    if re.search(taken_width, text):
+        _check_numbers(values)
 
 
 def _check_numbers(values: Iterable[Any]) -> None:

@@ -71,11 +71,13 @@ class TypedText:
 
 
 def _strings(values: Iterable[object]) -> Iterator[str]:
-    for value in values:
+    """Every string in JSON values; without recursion, since it sees them first, however deep."""
+    left: list[object] = list(values)
+    while left:
+        value = left.pop()
         if isinstance(value, str):
             yield value
         elif isinstance(value, dict):
-            yield from _strings(value.keys())
-            yield from _strings(value.values())
+            left += [*value.keys(), *value.values()]
         elif isinstance(value, (list, tuple)):
-            yield from _strings(value)
+            left += value
