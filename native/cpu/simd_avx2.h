@@ -19,9 +19,9 @@ CX_INLINE __m256i avx_mask(size_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-CX_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+CX_INLINE vf vf_load(const void *p) { return _mm256_loadu_ps(p); }
 CX_INLINE void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
-CX_INLINE vf vf_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, avx_mask(n)); }
+CX_INLINE vf vf_load_n(const void *p, size_t n) { return _mm256_maskload_ps(p, avx_mask(n)); }
 CX_INLINE void vf_store_n(float *p, vf v, size_t n) { _mm256_maskstore_ps(p, avx_mask(n), v); }
 
 CX_INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
@@ -77,6 +77,15 @@ CX_INLINE void vf_store_bf16_n(void *p, vf v, size_t n) {
 CX_INLINE vf vf_from_i8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
 CX_INLINE vf vf_from_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
 
+CX_INLINE vf vf_set1_f16(const void *p) {
+  uint16_t half;
+  memcpy(&half, p, sizeof half);
+  return _mm256_set1_ps(_cvtsh_ss(half));
+}
+CX_INLINE vf vf_broadcast(vf v, uint32_t lane) {
+  return _mm256_permutevar8x32_ps(v, _mm256_set1_epi32((int)lane));
+}
+
 CX_INLINE vf vf_round(vf v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* In two halves: 2^n itself may not be a normal number. */
 CX_INLINE vf vf_scale2(vf v, vf n) {
@@ -85,6 +94,42 @@ CX_INLINE vf vf_scale2(vf v, vf n) {
   const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(power, half), bias), 23);
   return _mm256_mul_ps(_mm256_mul_ps(v, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
 }
+
+/* --- 32 bytes at a time */
+
+#define CX_FLOATS_32 (32 / CX_LANES)
+
+typedef __m256i vb;
+
+CX_INLINE vb vb_load(const void *p) { return _mm256_loadu_si256(p); }
+CX_INLINE vb vb_nibbles(const void *p) {
+  const __m256i pairs = _mm256_broadcastsi128_si256(_mm_loadu_si128(p));
+  const __m256i moved = _mm256_srlv_epi64(pairs, _mm256_setr_epi64x(0, 0, 4, 4));
+  return _mm256_and_si256(moved, _mm256_set1_epi8(15));
+}
+CX_INLINE vb vb_set1(uint8_t value) { return _mm256_set1_epi8((char)value); }
+CX_INLINE vb vb_and(vb a, vb b) { return _mm256_and_si256(a, b); }
+CX_INLINE vb vb_or(vb a, vb b) { return _mm256_or_si256(a, b); }
+CX_INLINE vb vb_sub(vb a, vb b) { return _mm256_sub_epi8(a, b); }
+/* There are no byte shifts: words are shifted and the bits that crossed over are cleared. */
+CX_INLINE vb vb_shr(vb v, uint32_t n) { return vb_and(_mm256_srli_epi16(v, (int)n), vb_set1((uint8_t)(0xff >> n))); }
+CX_INLINE vb vb_shl(vb v, uint32_t n) { return vb_and(_mm256_slli_epi16(v, (int)n), vb_set1((uint8_t)(0xff << n))); }
+CX_INLINE vb vb_from_bits(uint32_t bits) {
+  const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+  const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201);
+  const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), spread);
+  return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+}
+CX_INLINE vb vb_lookup(const int8_t table[16], vb v) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), v);
+}
+/* The eight bytes of vector `index` in the low half. */
+CX_INLINE __m128i avx_eight(vb v, int index) {
+  const __m128i half = index < 2 ? _mm256_castsi256_si128(v) : _mm256_extracti128_si256(v, 1);
+  return index % 2 ? _mm_srli_si128(half, 8) : half;
+}
+CX_INLINE vf vb_floats_i8(vb v, int index) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(avx_eight(v, index))); }
+CX_INLINE vf vb_floats_u8(vb v, int index) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(avx_eight(v, index))); }
 
 #include "simd_math.h"
 

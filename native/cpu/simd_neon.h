@@ -14,17 +14,17 @@
 
 typedef float32x4_t vf;
 
-CX_INLINE vf vf_load(const float *p) { return vld1q_f32(p); }
+CX_INLINE vf vf_load(const void *p) { return vreinterpretq_f32_u8(vld1q_u8(p)); }
 CX_INLINE void vf_store(float *p, vf v) { vst1q_f32(p, v); }
-CX_INLINE vf vf_load_n(const float *p, size_t n) {
+CX_INLINE vf vf_load_n(const void *p, size_t n) {
   float lanes[4] = {0};
-  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
+  memcpy(lanes, p, 4 * n);
   return vld1q_f32(lanes);
 }
 CX_INLINE void vf_store_n(float *p, vf v, size_t n) {
   float lanes[4];
   vst1q_f32(lanes, v);
-  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
+  memcpy(p, lanes, 4 * n);
 }
 
 CX_INLINE vf vf_zero(void) { return vdupq_n_f32(0.0f); }
@@ -81,6 +81,13 @@ CX_INLINE vf vf_from_i8(const void *p) {
 }
 CX_INLINE vf vf_from_u8(const void *p) { return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(neon_load_4(p))))); }
 
+CX_INLINE vf vf_set1_f16(const void *p) {
+  uint16_t half;
+  memcpy(&half, p, sizeof half);
+  return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half)));
+}
+CX_INLINE vf vf_broadcast(vf v, uint32_t lane) { return vdupq_n_f32(v[lane & 3]); }
+
 CX_INLINE vf vf_round(vf v) { return vrndnq_f32(v); }
 /* In two halves: 2^n itself may not be a normal number. */
 CX_INLINE vf vf_scale2(vf v, vf n) {
@@ -88,6 +95,57 @@ CX_INLINE vf vf_scale2(vf v, vf n) {
   const int32x4_t first = vshlq_n_s32(vaddq_s32(half, bias), 23);
   const int32x4_t second = vshlq_n_s32(vaddq_s32(vsubq_s32(power, half), bias), 23);
   return vmulq_f32(vmulq_f32(v, vreinterpretq_f32_s32(first)), vreinterpretq_f32_s32(second));
+}
+
+/* --- 32 bytes at a time */
+
+#define CX_FLOATS_32 (32 / CX_LANES)
+
+typedef struct {
+  uint8x16_t low, high;
+} vb;
+
+CX_INLINE vb neon_vb(uint8x16_t low, uint8x16_t high) {
+  const vb v = {low, high};
+  return v;
+}
+CX_INLINE vb vb_load(const void *p) { return neon_vb(vld1q_u8(p), vld1q_u8((const uint8_t *)p + 16)); }
+CX_INLINE vb vb_nibbles(const void *p) {
+  const uint8x16_t pairs = vld1q_u8(p);
+  return neon_vb(vandq_u8(pairs, vdupq_n_u8(15)), vshrq_n_u8(pairs, 4));
+}
+CX_INLINE vb vb_set1(uint8_t value) { return neon_vb(vdupq_n_u8(value), vdupq_n_u8(value)); }
+CX_INLINE vb vb_and(vb a, vb b) { return neon_vb(vandq_u8(a.low, b.low), vandq_u8(a.high, b.high)); }
+CX_INLINE vb vb_or(vb a, vb b) { return neon_vb(vorrq_u8(a.low, b.low), vorrq_u8(a.high, b.high)); }
+CX_INLINE vb vb_sub(vb a, vb b) { return neon_vb(vsubq_u8(a.low, b.low), vsubq_u8(a.high, b.high)); }
+CX_INLINE vb vb_shl(vb v, uint32_t n) {
+  const int8x16_t count = vdupq_n_s8((int8_t)n);
+  return neon_vb(vshlq_u8(v.low, count), vshlq_u8(v.high, count));
+}
+/* A negative count shifts right. */
+CX_INLINE vb vb_shr(vb v, uint32_t n) {
+  const int8x16_t count = vdupq_n_s8((int8_t)-(int)n);
+  return neon_vb(vshlq_u8(v.low, count), vshlq_u8(v.high, count));
+}
+CX_INLINE vb vb_from_bits(uint32_t bits) {
+  const uint8x16_t bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
+  const uint8x16_t low = vcombine_u8(vdup_n_u8((uint8_t)bits), vdup_n_u8((uint8_t)(bits >> 8)));
+  const uint8x16_t high = vcombine_u8(vdup_n_u8((uint8_t)(bits >> 16)), vdup_n_u8((uint8_t)(bits >> 24)));
+  return neon_vb(vtstq_u8(low, bit), vtstq_u8(high, bit));
+}
+CX_INLINE vb vb_lookup(const int8_t table[16], vb v) {
+  const uint8x16_t values = vreinterpretq_u8_s8(vld1q_s8(table));
+  return neon_vb(vqtbl1q_u8(values, v.low), vqtbl1q_u8(values, v.high));
+}
+CX_INLINE vf vb_floats_i8(vb v, int index) {
+  const int8x16_t half = vreinterpretq_s8_u8(index < 4 ? v.low : v.high);
+  const int16x8_t wide = vmovl_s8(index % 4 < 2 ? vget_low_s8(half) : vget_high_s8(half));
+  return vcvtq_f32_s32(vmovl_s16(index % 2 ? vget_high_s16(wide) : vget_low_s16(wide)));
+}
+CX_INLINE vf vb_floats_u8(vb v, int index) {
+  const uint8x16_t half = index < 4 ? v.low : v.high;
+  const uint16x8_t wide = vmovl_u8(index % 4 < 2 ? vget_low_u8(half) : vget_high_u8(half));
+  return vcvtq_f32_u32(vmovl_u16(index % 2 ? vget_high_u16(wide) : vget_low_u16(wide)));
 }
 
 #include "simd_math.h"

@@ -16,15 +16,22 @@
 
 typedef float vf;
 
-CX_INLINE vf vf_load(const float *p) { return *p; }
+CX_INLINE vf vf_load(const void *p) {
+  float value;
+  memcpy(&value, p, sizeof value);
+  return value;
+}
 CX_INLINE void vf_store(float *p, vf v) { *p = v; }
-CX_INLINE vf vf_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
+CX_INLINE vf vf_load_n(const void *p, size_t n) { return n ? vf_load(p) : 0.0f; }
 CX_INLINE void vf_store_n(float *p, vf v, size_t n) {
   if (n) *p = v;
 }
 
 CX_INLINE vf vf_zero(void) { return 0.0f; }
 CX_INLINE vf vf_set1(float v) { return v; }
+/* One f16 in memory, or one lane, to every lane. */
+CX_INLINE vf vf_set1_f16(const void *p) { return cx_read_f16(p); }
+CX_INLINE vf vf_broadcast(vf v, uint32_t lane) { return (void)lane, v; }
 CX_INLINE vf vf_add(vf a, vf b) { return a + b; }
 CX_INLINE vf vf_sub(vf a, vf b) { return a - b; }
 CX_INLINE vf vf_mul(vf a, vf b) { return a * b; }
@@ -68,6 +75,70 @@ CX_INLINE vf vf_scale2(vf v, vf n) {
   const int32_t power = (int32_t)n, half = power / 2;
   return v * cx_f32_of_bits((uint32_t)(half + 127) << 23) * cx_f32_of_bits((uint32_t)(power - half + 127) << 23);
 }
+
+/* --- 32 bytes at a time: what block decoders unpack codes with. Bytes are unsigned unless a word says otherwise. */
+
+#define CX_FLOATS_32 (32 / CX_LANES) /* vectors that hold 32 floats */
+
+typedef struct {
+  uint8_t byte[32];
+} vb;
+
+CX_INLINE vb vb_load(const void *p) {
+  vb v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+/* The low nibbles of the 16 bytes at p, then their high nibbles. */
+CX_INLINE vb vb_nibbles(const void *p) {
+  vb v;
+  for (int i = 0; i < 16; i++) {
+    const uint8_t pair = ((const uint8_t *)p)[i];
+    v.byte[i] = pair & 15;
+    v.byte[i + 16] = pair >> 4;
+  }
+  return v;
+}
+CX_INLINE vb vb_set1(uint8_t value) {
+  vb v;
+  memset(&v, value, sizeof v);
+  return v;
+}
+CX_INLINE vb vb_and(vb a, vb b) {
+  for (int i = 0; i < 32; i++) a.byte[i] &= b.byte[i];
+  return a;
+}
+CX_INLINE vb vb_or(vb a, vb b) {
+  for (int i = 0; i < 32; i++) a.byte[i] |= b.byte[i];
+  return a;
+}
+CX_INLINE vb vb_sub(vb a, vb b) {
+  for (int i = 0; i < 32; i++) a.byte[i] = (uint8_t)(a.byte[i] - b.byte[i]);
+  return a;
+}
+/* Each byte shifted by 0 <= n <= 7, zeros coming in. */
+CX_INLINE vb vb_shr(vb v, uint32_t n) {
+  for (int i = 0; i < 32; i++) v.byte[i] = (uint8_t)(v.byte[i] >> n);
+  return v;
+}
+CX_INLINE vb vb_shl(vb v, uint32_t n) {
+  for (int i = 0; i < 32; i++) v.byte[i] = (uint8_t)(v.byte[i] << n);
+  return v;
+}
+/* Byte i is all ones where bit i is set. */
+CX_INLINE vb vb_from_bits(uint32_t bits) {
+  vb v;
+  for (int i = 0; i < 32; i++) v.byte[i] = bits >> i & 1 ? 0xff : 0;
+  return v;
+}
+/* table[byte] for bytes below 16. */
+CX_INLINE vb vb_lookup(const int8_t table[16], vb v) {
+  for (int i = 0; i < 32; i++) v.byte[i] = (uint8_t)table[v.byte[i] & 15];
+  return v;
+}
+/* Vector `index` of the bytes as floats, read as signed or as unsigned. */
+CX_INLINE vf vb_floats_i8(vb v, int index) { return (float)(int8_t)v.byte[index]; }
+CX_INLINE vf vb_floats_u8(vb v, int index) { return (float)v.byte[index]; }
 
 #include "simd_math.h"
 

@@ -14,17 +14,17 @@
 
 typedef __m128 vf;
 
-CX_INLINE vf vf_load(const float *p) { return _mm_loadu_ps(p); }
+CX_INLINE vf vf_load(const void *p) { return _mm_loadu_ps(p); }
 CX_INLINE void vf_store(float *p, vf v) { _mm_storeu_ps(p, v); }
-CX_INLINE vf vf_load_n(const float *p, size_t n) {
+CX_INLINE vf vf_load_n(const void *p, size_t n) {
   float lanes[4] = {0};
-  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
+  memcpy(lanes, p, 4 * n);
   return _mm_loadu_ps(lanes);
 }
 CX_INLINE void vf_store_n(float *p, vf v, size_t n) {
   float lanes[4];
   _mm_storeu_ps(lanes, v);
-  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
+  memcpy(p, lanes, 4 * n);
 }
 
 CX_INLINE vf vf_zero(void) { return _mm_setzero_ps(); }
@@ -95,6 +95,12 @@ CX_INLINE __m128i sse_load_4(const void *p) {
 CX_INLINE vf vf_from_i8(const void *p) { return _mm_cvtepi32_ps(_mm_cvtepi8_epi32(sse_load_4(p))); }
 CX_INLINE vf vf_from_u8(const void *p) { return _mm_cvtepi32_ps(_mm_cvtepu8_epi32(sse_load_4(p))); }
 
+CX_INLINE vf vf_set1_f16(const void *p) {
+  const vf one = sse_f16(sse_load_u16_n(p, 1));
+  return _mm_shuffle_ps(one, one, 0);
+}
+CX_INLINE vf vf_broadcast(vf v, uint32_t lane) { return _mm_set1_ps(v[lane & 3]); }
+
 CX_INLINE vf vf_round(vf v) { return _mm_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* In two halves: 2^n itself may not be a normal number. */
 CX_INLINE vf vf_scale2(vf v, vf n) {
@@ -103,6 +109,59 @@ CX_INLINE vf vf_scale2(vf v, vf n) {
   const __m128i second = _mm_slli_epi32(_mm_add_epi32(_mm_sub_epi32(power, half), bias), 23);
   return _mm_mul_ps(_mm_mul_ps(v, _mm_castsi128_ps(first)), _mm_castsi128_ps(second));
 }
+
+/* --- 32 bytes at a time */
+
+#define CX_FLOATS_32 (32 / CX_LANES)
+
+typedef struct {
+  __m128i low, high;
+} vb;
+
+CX_INLINE vb sse_vb(__m128i low, __m128i high) {
+  const vb v = {low, high};
+  return v;
+}
+CX_INLINE vb vb_load(const void *p) { return sse_vb(_mm_loadu_si128(p), _mm_loadu_si128((const __m128i *)p + 1)); }
+CX_INLINE vb vb_nibbles(const void *p) {
+  const __m128i pairs = _mm_loadu_si128(p), mask = _mm_set1_epi8(15);
+  return sse_vb(_mm_and_si128(pairs, mask), _mm_and_si128(_mm_srli_epi16(pairs, 4), mask));
+}
+CX_INLINE vb vb_set1(uint8_t value) { return sse_vb(_mm_set1_epi8((char)value), _mm_set1_epi8((char)value)); }
+CX_INLINE vb vb_and(vb a, vb b) { return sse_vb(_mm_and_si128(a.low, b.low), _mm_and_si128(a.high, b.high)); }
+CX_INLINE vb vb_or(vb a, vb b) { return sse_vb(_mm_or_si128(a.low, b.low), _mm_or_si128(a.high, b.high)); }
+CX_INLINE vb vb_sub(vb a, vb b) { return sse_vb(_mm_sub_epi8(a.low, b.low), _mm_sub_epi8(a.high, b.high)); }
+/* There are no byte shifts: words are shifted and the bits that crossed over are cleared. */
+CX_INLINE vb vb_shr(vb v, uint32_t n) {
+  const vb words = sse_vb(_mm_srli_epi16(v.low, (int)n), _mm_srli_epi16(v.high, (int)n));
+  return vb_and(words, vb_set1((uint8_t)(0xff >> n)));
+}
+CX_INLINE vb vb_shl(vb v, uint32_t n) {
+  const vb words = sse_vb(_mm_slli_epi16(v.low, (int)n), _mm_slli_epi16(v.high, (int)n));
+  return vb_and(words, vb_set1((uint8_t)(0xff << n)));
+}
+CX_INLINE vb vb_from_bits(uint32_t bits) {
+  const __m128i all = _mm_cvtsi32_si128((int)bits), bit = _mm_set1_epi64x((int64_t)0x8040201008040201);
+  const __m128i low = _mm_shuffle_epi8(all, _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+  const __m128i high = _mm_shuffle_epi8(all, _mm_setr_epi8(2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
+  return sse_vb(_mm_cmpeq_epi8(_mm_and_si128(low, bit), bit), _mm_cmpeq_epi8(_mm_and_si128(high, bit), bit));
+}
+CX_INLINE vb vb_lookup(const int8_t table[16], vb v) {
+  const __m128i values = _mm_loadu_si128((const __m128i *)table);
+  return sse_vb(_mm_shuffle_epi8(values, v.low), _mm_shuffle_epi8(values, v.high));
+}
+/* The four bytes of vector `index` in the low lanes. */
+CX_INLINE __m128i sse_four(vb v, int index) {
+  const __m128i half = index < 4 ? v.low : v.high;
+  switch (index % 4) {
+    case 0: return half;
+    case 1: return _mm_srli_si128(half, 4);
+    case 2: return _mm_srli_si128(half, 8);
+    default: return _mm_srli_si128(half, 12);
+  }
+}
+CX_INLINE vf vb_floats_i8(vb v, int index) { return _mm_cvtepi32_ps(_mm_cvtepi8_epi32(sse_four(v, index))); }
+CX_INLINE vf vb_floats_u8(vb v, int index) { return _mm_cvtepi32_ps(_mm_cvtepu8_epi32(sse_four(v, index))); }
 
 #include "simd_math.h"
 
