@@ -8,27 +8,45 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "features.h"
 
-static const struct cx_row *const rows[] = {NULL};
+/* Each from its row_<isa>.c. */
+extern const struct cx_row cx_row_v4, cx_row_v3, cx_row_v2, cx_row_dotprod, cx_row_neon, cx_row_scalar;
 
-#define N_ROWS ((int)(sizeof rows / sizeof rows[0]) - 1)
+/* Best first. needs is a set of enum cx_feature; a row that is not of this architecture is not in the build. */
+static const struct {
+  const struct cx_row *row;
+  uint32_t needs;
+} rows[] = {
+#if defined(__x86_64__)
+    {&cx_row_v4, CX_FEATURE_X86_64_V4},
+    {&cx_row_v3, CX_FEATURE_X86_64_V3},
+    {&cx_row_v2, CX_FEATURE_X86_64_V2},
+#elif defined(__aarch64__)
+    {&cx_row_dotprod, CX_FEATURE_DOTPROD},
+    {&cx_row_neon, CX_FEATURE_AARCH64},
+#endif
+    {&cx_row_scalar, 0},
+};
+
+#define N_ROWS ((int)(sizeof rows / sizeof rows[0]))
 
 int cx_row_count(void) {
   return N_ROWS;
 }
 
 const char *cx_row_name(int index) {
-  return index >= 0 && index < N_ROWS ? rows[index]->name : NULL;
+  return index >= 0 && index < N_ROWS ? rows[index].row->name : NULL;
 }
 
 int cx_row_usable(int index) {
-  return index >= 0 && index < N_ROWS;
+  return index >= 0 && index < N_ROWS && (rows[index].needs & ~cx_features()) == 0;
 }
 
 const struct cx_row *cx_row_find(const char *name, struct cx_error *error) {
   for (int i = 0; i < N_ROWS; i++) {
-    if (name != NULL && strcmp(name, rows[i]->name) != 0) continue;
-    if (cx_row_usable(i)) return rows[i];
+    if (name != NULL && strcmp(name, rows[i].row->name) != 0) continue;
+    if (cx_row_usable(i)) return rows[i].row;
     if (name != NULL) {
       cx_fail(error, CX_EINVAL, "row %s: this processor has not all it needs", name);
       return NULL;

@@ -11,6 +11,9 @@
 #include "base/common.h"
 
 #define CX_LANES 8
+/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 12 of 16 registers. */
+#define CX_TILE_WEIGHTS 6
+#define CX_TILE_ROWS 2
 
 typedef __m256 vf;
 
@@ -43,6 +46,19 @@ CX_INLINE float vf_hmax(vf v) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+/* Halves the lanes of two vectors per step, as vf_sum does; their order is chosen so that the sums come out in place. */
+CX_INLINE __m256 avx_fold_4(__m256 a, __m256 b) {
+  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+CX_INLINE __m256 avx_fold_2(__m256 a, __m256 b) {
+  const __m256d x = _mm256_castps_pd(a), y = _mm256_castps_pd(b);
+  return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+}
+CX_INLINE vf vf_sums(const vf v[CX_LANES]) {
+  const __m256 a = avx_fold_2(avx_fold_4(v[0], v[4]), avx_fold_4(v[1], v[5]));
+  const __m256 b = avx_fold_2(avx_fold_4(v[2], v[6]), avx_fold_4(v[3], v[7]));
+  return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
 }
 
 /* The first n 16-bit elements at p, zeros above. */

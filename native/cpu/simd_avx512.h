@@ -11,6 +11,9 @@
 #include "base/common.h"
 
 #define CX_LANES 16
+/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 24 of 32 registers. */
+#define CX_TILE_WEIGHTS 6
+#define CX_TILE_ROWS 4
 
 typedef __m512 vf;
 
@@ -42,6 +45,24 @@ CX_INLINE float vf_hmax(vf v) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+/* Halves the lanes of two vectors per step, as vf_sum does; their order is chosen so that the sums come out in place. */
+CX_INLINE __m512 avx512_fold_8(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+CX_INLINE __m512 avx512_fold_4(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+CX_INLINE __m512 avx512_fold_2(__m512 a, __m512 b) {
+  const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+}
+CX_INLINE vf vf_sums(const vf v[CX_LANES]) {
+  __m512 four[4];
+  CX_UNROLL for (int i = 0; i < 4; i++)
+    four[i] = avx512_fold_4(avx512_fold_8(v[i], v[i + 4]), avx512_fold_8(v[i + 8], v[i + 12]));
+  const __m512 a = avx512_fold_2(four[0], four[1]), b = avx512_fold_2(four[2], four[3]);
+  return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }
 
 CX_INLINE vf avx512_bf16(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
@@ -107,6 +128,25 @@ CX_INLINE __m128i avx512_sixteen(vb v, int index) {
 }
 CX_INLINE vf vb_floats_i8(vb v, int index) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(avx512_sixteen(v, index))); }
 CX_INLINE vf vb_floats_u8(vb v, int index) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(avx512_sixteen(v, index))); }
+
+/* --- four-bit codes by table: no conversion, no arithmetic per element. For this row's half of the block decoders only. */
+
+/* The values that codes 0 to 15 have before scaling, in four-bit types without a table of their own. */
+CX_INLINE vf avx512_iota(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+/* 16 bytes as the indices of a permutation, which looks at the low nibble alone. */
+CX_INLINE __m512i avx512_indices(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
+/* table[low nibble] of 16 bytes, then table[high nibble]. */
+CX_INLINE void avx512_lookup_nibbles(const void *p, vf table, vf out[2]) {
+  const __m512i pairs = avx512_indices(p);
+  out[0] = _mm512_permutexvar_ps(pairs, table);
+  out[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), table);
+}
+/* The same with a fifth bit, as masks: it picks the table. */
+CX_INLINE void avx512_lookup_nibbles_2(const void *p, __mmask16 low, __mmask16 high, vf below, vf above, vf out[2]) {
+  const __m512i pairs = avx512_indices(p), upper = _mm512_srli_epi32(pairs, 4);
+  out[0] = _mm512_mask_permutexvar_ps(_mm512_permutexvar_ps(pairs, below), low, pairs, above);
+  out[1] = _mm512_mask_permutexvar_ps(_mm512_permutexvar_ps(upper, below), high, upper, above);
+}
 
 #include "simd_math.h"
 

@@ -11,6 +11,9 @@
 #include "base/common.h"
 
 #define CX_LANES 4
+/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 24 of 32 registers. */
+#define CX_TILE_WEIGHTS 6
+#define CX_TILE_ROWS 4
 
 typedef float32x4_t vf;
 
@@ -42,6 +45,10 @@ CX_INLINE float vf_sum(vf v) {
   return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
 CX_INLINE float vf_hmax(vf v) { return vmaxvq_f32(v); }
+CX_INLINE float32x4_t neon_fold_2(float32x4_t a, float32x4_t b) {
+  return vaddq_f32(vcombine_f32(vget_low_f32(a), vget_low_f32(b)), vcombine_f32(vget_high_f32(a), vget_high_f32(b)));
+}
+CX_INLINE vf vf_sums(const vf v[CX_LANES]) { return vpaddq_f32(neon_fold_2(v[0], v[1]), neon_fold_2(v[2], v[3])); }
 
 /* The first n 16-bit elements at p, zeros above. */
 CX_INLINE uint16x4_t neon_load_u16_n(const void *p, size_t n) {

@@ -13,6 +13,13 @@
 #include "quant/numbers.h"
 
 #define CX_LANES 1
+/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers. */
+#define CX_TILE_WEIGHTS 4
+#define CX_TILE_ROWS 2
+
+/* Straight code is for keeping vectors in registers; here it would only be long. */
+#undef CX_UNROLL
+#define CX_UNROLL
 
 typedef float vf;
 
@@ -45,6 +52,8 @@ CX_INLINE vf vf_min(vf a, vf b) { return a < b ? a : b; }
 /* Sum and maximum of the lanes. The order of the sum is fixed: the upper half is added to the lower until one lane is left. */
 CX_INLINE float vf_sum(vf v) { return v; }
 CX_INLINE float vf_hmax(vf v) { return v; }
+/* Lane i is vf_sum(v[i]), to the bit, for CX_LANES vectors at once. */
+CX_INLINE vf vf_sums(const vf v[CX_LANES]) { return v[0]; }
 
 /* CX_LANES bf16 or f16 to f32, exactly. */
 CX_INLINE vf vf_load_bf16(const void *p) { return cx_f32_of_bf16(cx_read_u16(p)); }

@@ -11,6 +11,9 @@
 #include "base/common.h"
 
 #define CX_LANES 4
+/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 8 of 16 registers, with one for the product. */
+#define CX_TILE_WEIGHTS 4
+#define CX_TILE_ROWS 2
 
 typedef __m128 vf;
 
@@ -44,6 +47,11 @@ CX_INLINE float vf_sum(vf v) {
 CX_INLINE float vf_hmax(vf v) {
   const __m128 two = _mm_max_ps(v, _mm_movehl_ps(v, v));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+CX_INLINE vf vf_sums(const vf v[CX_LANES]) {
+  const __m128 a = _mm_add_ps(_mm_movelh_ps(v[0], v[1]), _mm_movehl_ps(v[1], v[0]));
+  const __m128 b = _mm_add_ps(_mm_movelh_ps(v[2], v[3]), _mm_movehl_ps(v[3], v[2]));
+  return _mm_add_ps(_mm_shuffle_ps(a, b, 0x88), _mm_shuffle_ps(a, b, 0xdd));
 }
 
 /* The first n 16-bit elements at p in the low half, zeros above. */

@@ -10,4 +10,10 @@ struct cx_f32 {
 
 static inline void cx_f32_decode(const void *src, uint64_t n, float *dst) { memcpy(dst, src, n * sizeof *dst); }
 
+#ifdef CX_LANES
+CX_INLINE void cx_f32_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_load(row + 128 * group + 4 * CX_LANES * i);
+}
+#endif
+
 #endif

@@ -21,4 +21,17 @@ static inline void cx_iq4_nl_decode(const void *src, uint64_t n, float *dst) {
   }
 }
 
+#ifdef CX_LANES
+CX_INLINE void cx_iq4_nl_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+  const struct cx_iq4_nl *block = (const struct cx_iq4_nl *)row + group;
+  const vf scale = vf_set1_f16(block->scale);
+#if CX_LANES == 16
+  avx512_lookup_nibbles(block->codes, vf_mul(scale, vf_from_i8(cx_iq4_values)), out);
+#else
+  const vb codes = vb_lookup(cx_iq4_values, vb_nibbles(block->codes));
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_mul(scale, vb_floats_i8(codes, i));
+#endif
+}
+#endif
+
 #endif

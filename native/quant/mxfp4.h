@@ -28,4 +28,17 @@ static inline void cx_mxfp4_decode(const void *src, uint64_t n, float *dst) {
   }
 }
 
+#ifdef CX_LANES
+CX_INLINE void cx_mxfp4_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+  const struct cx_mxfp4 *block = (const struct cx_mxfp4 *)row + group;
+  const vf scale = vf_set1(cx_mxfp4_scale(block->exponent));
+#if CX_LANES == 16
+  avx512_lookup_nibbles(block->codes, vf_mul(scale, vf_from_i8(cx_mxfp4_values)), out);
+#else
+  const vb codes = vb_lookup(cx_mxfp4_values, vb_nibbles(block->codes));
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_mul(scale, vb_floats_i8(codes, i));
+#endif
+}
+#endif
+
 #endif

@@ -26,4 +26,20 @@ static inline void cx_q5_0_decode(const void *src, uint64_t n, float *dst) {
   }
 }
 
+#ifdef CX_LANES
+CX_INLINE void cx_q5_0_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+  const struct cx_q5_0 *block = (const struct cx_q5_0 *)row + group;
+  const vf scale = vf_set1_f16(block->scale);
+  const uint32_t high = cx_read_u32(block->high);
+#if CX_LANES == 16
+  const vf below = vf_mul(scale, vf_sub(avx512_iota(), vf_set1(16.0f))), above = vf_mul(scale, avx512_iota());
+  avx512_lookup_nibbles_2(block->codes, (__mmask16)high, (__mmask16)(high >> 16), below, above, out);
+#else
+  /* A clear fifth bit takes 16 off. */
+  const vb missing = vb_and(vb_from_bits(~high), vb_set1(16)), codes = vb_sub(vb_nibbles(block->codes), missing);
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_mul(scale, vb_floats_i8(codes, i));
+#endif
+}
+#endif
+
 #endif

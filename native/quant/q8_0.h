@@ -18,4 +18,12 @@ static inline void cx_q8_0_decode(const void *src, uint64_t n, float *dst) {
   }
 }
 
+#ifdef CX_LANES
+CX_INLINE void cx_q8_0_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+  const struct cx_q8_0 *block = (const struct cx_q8_0 *)row + group;
+  const vf scale = vf_set1_f16(block->scale);
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_mul(scale, vf_from_i8(block->q + CX_LANES * i));
+}
+#endif
+
 #endif

@@ -33,6 +33,10 @@
 enum cx_type { CX_QUANTS(CX_TYPE) };
 #undef CX_TYPE
 
+#ifdef CX_LANES
+#include "k_vectors.h"
+#endif
+
 #include "bf16.h"
 #include "f16.h"
 #include "f32.h"

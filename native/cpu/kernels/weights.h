@@ -1,0 +1,183 @@
+/* Rows of weights of any type: multiplied in registers as they are decoded (dot), or decoded into a tile (unpack).
+ *
+ * Written once over a type's load32 and expanded over the list of types. What both must keep, because a linear layer's bits rest
+ * on it: an output has one accumulator vector; vector i of the row, decoded exactly as the plain decoder does, times vector i of the
+ * input is added to it for i = 0, 1, 2 ... in order. How many rows or inputs run side by side changes no bit.
+ *
+ * Weights may start at any byte and nothing past the last row is read. Rows of a block type hold a multiple of 32 elements.
+ */
+#ifndef CX_WEIGHTS_H
+#define CX_WEIGHTS_H
+
+typedef void decode_function(const void *src, uint64_t n, float *dst);
+
+/* What is constant for a type. A unit is what inner loops are unrolled over: a block of 256, so that its factors are taken
+ * once, or two groups of 32. */
+struct unit {
+  void (*load32)(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]); /* 32 elements; group 0 is the row's first */
+  decode_function *decode;
+  size_t n_groups, n_bytes;
+};
+
+/* Rows of weights in memory: where the first is, and how long each is. */
+struct weights {
+  const uint8_t *first;
+  size_t row_bytes, k;
+};
+
+#define DOT_ROWS 4 /* rows side by side: enough that their chains of additions hide each other's latency */
+
+/* How far ahead dot asks for its bytes. From memory this decides its speed: every row is a stream of its own, and too short a one for the
+ * processor to follow by itself. */
+#define PREFETCH_BYTES ((size_t)4096)
+
+CX_INLINE const uint8_t *bytes_ahead(const uint8_t *p, size_t n) { return (const uint8_t *)((uintptr_t)p + n); }
+
+/* sums[n] += 32 elements of n rows times x[32]; at[r * row_bytes] is row r's unit, g a group in it. */
+CX_INLINE void dot_group(struct unit unit, size_t n, const uint8_t *at, size_t row_bytes, size_t g, const float *x, vf *sums) {
+  CX_UNROLL for (size_t r = 0; r < n; r++) {
+    vf v[CX_FLOATS_32];
+    unit.load32(at + r * row_bytes, g, v);
+    CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++) sums[r] = vf_fma(v[i], vf_load(x + CX_LANES * i), sums[r]);
+  }
+}
+
+/* What is left of a row past its last whole 32 elements: only in types whose block is one element. */
+CX_INLINE vf dot_rest(decode_function *decode, const uint8_t *rest, size_t n, const float *x, vf sum) {
+  float values[32];
+  decode(rest, n, values);
+  for (size_t i = 0; i < n; i += CX_LANES) {
+    const size_t lanes = n - i < CX_LANES ? n - i : CX_LANES;
+    sum = vf_fma(vf_load_n(values + i, lanes), vf_load_n(x + i, lanes), sum);
+  }
+  return sum;
+}
+
+/* sums[n] = n rows from w on times x[k]; n is a constant up to DOT_ROWS. */
+CX_INLINE void dot_rows(struct unit unit, size_t n, const struct weights *weights, const uint8_t *w, const float *x, vf *sums) {
+  const size_t k = weights->k, row_bytes = weights->row_bytes, n_units = k / (32 * unit.n_groups);
+  vf total[DOT_ROWS];
+  CX_UNROLL for (size_t r = 0; r < n; r++) total[r] = vf_zero();
+  /* Short rows ask for the same place of the rows that come next. Long ones ask further on in the row, and from `turn` on, near the row's
+   * end, at the start of the rows that come next. */
+  const int is_long = row_bytes > PREFETCH_BYTES;
+  size_t ahead = is_long ? PREFETCH_BYTES : n * row_bytes;
+  const size_t turn = is_long ? (row_bytes - PREFETCH_BYTES) / unit.n_bytes : n_units;
+  for (size_t u = 0; u < n_units; u++) {
+    const uint8_t *at = w + u * unit.n_bytes;
+    if (u == turn) ahead += (n - 1) * row_bytes;
+    CX_UNROLL for (size_t r = 0; r < n; r++)
+      CX_UNROLL for (size_t line = 0; line < unit.n_bytes; line += 64) cx_prefetch(bytes_ahead(at + r * row_bytes, ahead + line));
+    CX_UNROLL for (size_t g = 0; g < unit.n_groups; g++)
+      dot_group(unit, n, at, row_bytes, g, x + 32 * (u * unit.n_groups + g), total);
+  }
+  const size_t done = n_units * unit.n_groups;
+  for (size_t g = done; g < k / 32; g++) dot_group(unit, n, w + n_units * unit.n_bytes, row_bytes, g - done, x + 32 * g, total);
+  if (k % 32 != 0) {
+    const size_t whole = k / 32;
+    CX_UNROLL for (size_t r = 0; r < n; r++)
+      total[r] = dot_rest(unit.decode, w + r * row_bytes + whole * (unit.n_bytes / unit.n_groups), k % 32, x + 32 * whole, total[r]);
+  }
+  CX_UNROLL for (size_t r = 0; r < n; r++) sums[r] = total[r];
+}
+
+/* sums[n] = n rows of weights times x[k] */
+CX_INLINE void dot(struct unit unit, const struct weights *weights, size_t n, const float *x, vf *sums) {
+  size_t r = 0;
+  for (; n - r >= DOT_ROWS; r += DOT_ROWS) dot_rows(unit, DOT_ROWS, weights, weights->first + r * weights->row_bytes, x, sums + r);
+  for (; r < n; r++) dot_rows(unit, 1, weights, weights->first + r * weights->row_bytes, x, sums + r);
+}
+
+/* Decodes n_groups groups of a unit into vectors that stand `step` floats apart; n_groups is a constant. */
+CX_INLINE void unpack_groups(struct unit unit, const uint8_t *at, size_t n_groups, size_t step, float *to) {
+  CX_UNROLL for (size_t g = 0; g < n_groups; g++) {
+    vf v[CX_FLOATS_32];
+    unit.load32(at, g, v);
+    CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++) vf_store(to + (g * CX_FLOATS_32 + i) * step, v[i]);
+  }
+}
+
+/* Decodes elements [begin, end) of n rows, n <= CX_TILE_WEIGHTS, into tile[vectors][CX_TILE_WEIGHTS][CX_LANES]; begin is a multiple of
+ * 256. Rows that are missing, and what is missing to a last whole vector, are zeros. */
+CX_INLINE void unpack(struct unit unit, const struct weights *weights, size_t n, size_t begin, size_t end, float *tile) {
+  const size_t step = CX_TILE_WEIGHTS * CX_LANES, row_bytes = weights->row_bytes;
+  const size_t n_units = (end - begin) / (32 * unit.n_groups), done = n_units * unit.n_groups;
+  const size_t n_groups = (end - begin) / 32, rest = (end - begin) % 32;
+  const uint8_t *first = weights->first + begin / (32 * unit.n_groups) * unit.n_bytes;
+  for (size_t u = 0; u < n_units; u++) {
+    for (size_t r = 0; r < n; r++) {
+      const uint8_t *at = first + r * row_bytes + u * unit.n_bytes;
+      CX_UNROLL for (size_t line = 0; line < unit.n_bytes; line += 64) cx_prefetch(bytes_ahead(at, n * row_bytes + line));
+      unpack_groups(unit, at, unit.n_groups, step, tile + u * unit.n_groups * CX_FLOATS_32 * step + r * CX_LANES);
+    }
+  }
+  for (size_t r = 0; r < n; r++) {
+    const uint8_t *at = first + r * row_bytes + n_units * unit.n_bytes;
+    float *to = tile + done * CX_FLOATS_32 * step + r * CX_LANES;
+    for (size_t g = done; g < n_groups; g++) {
+      vf v[CX_FLOATS_32];
+      unit.load32(at, g - done, v);
+      CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++) vf_store(to + ((g - done) * CX_FLOATS_32 + i) * step, v[i]);
+    }
+    if (rest == 0) continue;
+    float values[32];
+    unit.decode(first + r * row_bytes + n_groups * (unit.n_bytes / unit.n_groups), rest, values);
+    to = tile + n_groups * CX_FLOATS_32 * step + r * CX_LANES;
+    for (size_t i = 0; i < rest; i += CX_LANES)
+      vf_store(to + i / CX_LANES * step, vf_load_n(values + i, rest - i < CX_LANES ? rest - i : CX_LANES));
+  }
+  for (size_t r = n; r < CX_TILE_WEIGHTS; r++)
+    for (size_t i = begin; i < end; i += CX_LANES) vf_store(tile + (i - begin) / CX_LANES * step + r * CX_LANES, vf_zero());
+}
+
+/* n elements, whole blocks, to f32. */
+CX_INLINE void decode_row(struct unit unit, const uint8_t *src, uint64_t n, float *dst) {
+  for (uint64_t g = 0; g < n / 32; g++) {
+    vf v[CX_FLOATS_32];
+    unit.load32(src, g, v);
+    CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++) vf_store(dst + 32 * g + CX_LANES * i, v[i]);
+  }
+  if (n % 32 != 0) unit.decode(src + n / 32 * (unit.n_bytes / unit.n_groups), n % 32, dst + n / 32 * 32);
+}
+
+/* --- the functions of each type -------------------------------------------------------------------------------------- */
+
+#define UNIT(name, elements, bytes) \
+  ((struct unit){cx_##name##_load32, cx_##name##_decode, (elements) == 256 ? 8 : 2, (elements) == 256 ? (bytes) : 64 / (elements) * (bytes)})
+
+#define FUNCTIONS(name, id, elements, bytes)                                                                           \
+  static void dot_##name(const struct weights *weights, size_t n, const float *x, vf *sums) {                          \
+    dot(UNIT(name, elements, bytes), weights, n, x, sums);                                                             \
+  }                                                                                                                    \
+  static void unpack_##name(const struct weights *weights, size_t n, size_t begin, size_t end, float *tile) {          \
+    unpack(UNIT(name, elements, bytes), weights, n, begin, end, tile);                                                 \
+  }                                                                                                                    \
+  static void decode_##name(const void *src, uint64_t n, float *dst) { decode_row(UNIT(name, elements, bytes), src, n, dst); }
+CX_QUANTS(FUNCTIONS)
+#undef FUNCTIONS
+
+/* By type number. */
+struct weight_type {
+  uint32_t block_elements, block_bytes;
+  void (*dot)(const struct weights *weights, size_t n, const float *x, vf *sums);
+  void (*unpack)(const struct weights *weights, size_t n, size_t begin, size_t end, float *tile);
+};
+#define TYPE(name, id, elements, bytes) [id] = {elements, bytes, dot_##name, unpack_##name},
+static const struct weight_type weight_types[] = {CX_QUANTS(TYPE)};
+#undef TYPE
+
+/* In the order of the list: what struct cx_row calls decode. */
+#define DECODE(name, id, elements, bytes) decode_##name,
+static decode_function *const decode_functions[] = {CX_QUANTS(DECODE)};
+#undef DECODE
+#undef UNIT
+
+/* The rows of a matrix [.., k] from `row` on. */
+CX_INLINE struct weights weights_at(const struct cx_run *run, struct cx_ref ref, size_t k, size_t row) {
+  const struct weight_type *type = &weight_types[ref.type];
+  const size_t row_bytes = k / type->block_elements * type->block_bytes;
+  const struct weights weights = {(const uint8_t *)cx_at(run, ref) + row * row_bytes, row_bytes, k};
+  return weights;
+}
+
+#endif
