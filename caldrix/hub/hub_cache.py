@@ -16,6 +16,8 @@ from caldrix.errors import CaldrixError
 from caldrix.hub import repo_files, storage
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# A download on its way, as the library has named it since it gave up resuming across processes.
+_PARTIAL = re.compile(r"(?P<etag>[0-9A-Za-z-]+)\.[0-9a-f]{8}\.incomplete")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
@@ -82,6 +84,29 @@ def write_record(repo: str, commit: str, sizes: Mapping[str, int]) -> None:
     path = _record_directory(repo) / f"{commit}.json"
     storage.make_directory(path.parent)
     storage.write_whole(path, json.dumps(dict(sizes), indent=1).encode())
+
+
+def remove_partials(repo: str) -> None:
+    """Deletes what killed downloads left behind: the library never takes them up again.
+
+    It holds a lock on a blob that it is working on, so another program's download stays.
+    """
+    locks = cache_root() / ".locks" / _folder(repo)
+    for path in (_repo_directory(repo) / "blobs").glob("*.incomplete"):
+        match = _PARTIAL.fullmatch(path.name)
+        if match and not storage.is_locked(locks / f"{match['etag']}.lock"):
+            with storage.disk_errors(path):
+                path.unlink(missing_ok=True)
+
+
+def discard(repo: str, path: Path) -> None:
+    """Removes a bad file of a snapshot, and the blob behind it if that lies in the repo's cache."""
+    with storage.disk_errors(path):
+        if path.is_symlink():
+            blob = Path(os.path.normpath(path.parent / path.readlink()))
+            if blob.parent == _repo_directory(repo) / "blobs":
+                blob.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def lock_path(repo: str) -> Path:

@@ -18,6 +18,8 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 
 # By the names of exception classes, first match wins.
 _WORDS = (
+    (("JSONDecodeError", "UnicodeDecodeError"), "what answers at {hub} is not a model hub"),
+    (("NewConnectionError", "ConnectionRefusedError"), "the hub at {hub} cannot be reached"),
     (("Timeout",), "the hub at {hub} does not answer"),
     (("ProxyError",), "the proxy to the hub at {hub} refuses"),
     (("ReadError", "ConnectionResetError"), "the connection to the hub at {hub} was lost"),

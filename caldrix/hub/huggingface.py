@@ -51,10 +51,10 @@ def fetch_repository(repo: str, revision: str, status: Status) -> Path:
     found = _find_copy(repo, revision, status)
     if found:
         return found
-    lock = hub_cache.lock_path(repo)
-    storage.make_directory(lock.parent)
-    with storage.locked(lock, lambda: status(f"waiting for another caldrix to download {repo}")):
-        return _find_copy(repo, revision, status) or _fetch_or_fall_back(repo, revision, status)
+    try:
+        return _fetch(repo, revision, status)
+    except CaldrixError as error:
+        return _fall_back(repo, revision, error, status)
 
 
 def _find_copy(repo: str, revision: str, status: Status) -> Path | None:
@@ -68,30 +68,38 @@ def _find_copy(repo: str, revision: str, status: Status) -> Path | None:
     return None
 
 
-def _fetch_or_fall_back(repo: str, revision: str, status: Status) -> Path:
-    """Asks the hub; when that fails, a copy that some other program has left is good enough."""
+def _fetch(repo: str, revision: str, status: Status) -> Path:
+    """Asks the hub and fetches what is not here, one caldrix at a time."""
+    if hub_cache.is_offline():
+        raise NotFoundError(f"{repo}@{revision} cannot be fetched: HF_HUB_OFFLINE is set")
+    lock = hub_cache.lock_path(repo)
+    storage.make_directory(lock.parent)
+    with storage.locked(lock, lambda: status(f"waiting for another caldrix to download {repo}")):
+        return _find_copy(repo, revision, status) or _download(repo, revision, status)
+
+
+def _fall_back(repo: str, revision: str, error: CaldrixError, status: Status) -> Path:
+    """When the hub is of no use, a copy that some other program has left is good enough."""
     copy = hub_cache.find_snapshot(repo, revision)
-    ask_seconds = ASK_SECONDS_WITH_COPY if copy and copy.missing is None else ASK_SECONDS
-    try:
-        if hub_cache.is_offline():
-            raise NotFoundError(f"{repo}@{revision} is not in the cache and HF_HUB_OFFLINE is set")
-        return _download(repo, revision, ask_seconds, status)
-    except CaldrixError as error:
-        if copy is None:
-            raise
-        where = f"the copy in the Hugging Face cache, revision {copy.commit}"
-        if copy.missing is not None:
-            raise type(error)(f"{error}; {where}, lacks {copy.missing}") from error
-        status(f"{error}; using {where}")
-        return model_path(copy.directory)
+    if copy is None:
+        raise error
+    where = f"the copy in the Hugging Face cache, revision {copy.commit}"
+    if copy.missing is not None:
+        raise type(error)(f"{error}; {where}, lacks {copy.missing}") from error
+    status(f"{error}; using {where}")
+    return model_path(copy.directory)
 
 
-def _download(repo: str, revision: str, ask_seconds: float, status: Status) -> Path:
-    commit, listing = _list_files(repo, revision, ask_seconds)
+def _download(repo: str, revision: str, status: Status) -> Path:
+    copy = hub_cache.find_snapshot(repo, revision)
+    is_whole = copy is not None and copy.missing is None
+    seconds = ASK_SECONDS_WITH_COPY if is_whole else ASK_SECONDS
+    commit, listing = _list_files(repo, revision, seconds)
     files = [listing[name] for name in choose_files(repo, listing)]
     directory = hub_cache.snapshot_directory(repo, commit)
     waiting = [file for file in files if _problem(directory / file.name, file)]
     n_bytes = sum(file.size_bytes or 0 for file in waiting)
+    hub_cache.remove_partials(repo)
     storage.require_space(hub_cache.cache_root(), n_bytes, repo)
     if waiting:
         sizes = [f"{file.name} {format_size(file.size_bytes or 0)}" for file in waiting]
@@ -164,6 +172,7 @@ def _fetch_file(
 ) -> None:
     """Fetches one file into the cache and checks it; a bad one is removed and fetched again."""
     path = hub_cache.snapshot_directory(repo, commit) / file.name
+    hub_cache.discard(repo, path)  # the library would take one that is there for good
     for attempt in range(1, MAX_TRIES + 1):
         try:
             _call_library(repo, commit, file, progress, status, is_fresh=attempt == 1)
@@ -177,7 +186,7 @@ def _fetch_file(
             if problem is None:
                 return
             refusal = RefusedError(f"{repo}: {file.name} at revision {commit} {problem}")
-            _discard(path)
+            hub_cache.discard(repo, path)
             if attempt == MAX_TRIES:
                 raise refusal
         status(f"{refusal}; trying again")
@@ -236,13 +245,6 @@ def _problem(path: Path, file: RemoteFile) -> str | None:
     if digest.hexdigest() != wanted:
         return f"has the digest {digest.hexdigest()}, not the {wanted} that the hub names"
     return None
-
-
-def _discard(path: Path) -> None:
-    """Removes a bad file: the link in the snapshot and the blob behind it."""
-    with storage.disk_errors(path):
-        path.resolve().unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
 
 
 def _bar_class(progress: Progress) -> type:

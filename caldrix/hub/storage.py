@@ -92,6 +92,23 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock file `path`; where that cannot be told, it may."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Writes `path` so that a reader, also after a crash, sees all of it or the old one."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

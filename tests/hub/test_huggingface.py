@@ -251,7 +251,7 @@ def test_no_network(lines: list[str], monkeypatch: pytest.MonkeyPatch, waits: li
     error = str(refusal(lines))
     assert error == f"{REPO}: the hub at 127.0.0.1:9 cannot be reached"
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert "HF_HUB_OFFLINE is set" in str(refusal(lines))
+    assert "cannot be fetched: HF_HUB_OFFLINE is set" in str(refusal(lines))
 
 
 @pytest.mark.parametrize("address", ["nonsense", "ftp://host", "http://[::1", "http://host:port"])
@@ -264,13 +264,15 @@ def test_an_address_that_is_none(
 
 # ---------------------------------------------------------------- redirects
 @pytest.mark.parametrize("methods", [("HEAD", "GET"), ("GET",)])
-def test_a_redirect_to_another_host_goes_without_the_token(
-    hub: FakeHub, lines: list[str], monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"], ids=["other-host", "other-port"])
+def test_a_redirect_elsewhere_goes_without_the_token(
+    hub: FakeHub, lines: list[str], monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...],
+    name: str,
+) -> None:  # fmt: skip
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     hub.behaviour.token = TOKEN
     with FakeHub({REPO: FILES}) as store:
-        host = store.url.replace("127.0.0.1", "localhost")
+        host = store.url.replace("127.0.0.1", name)
 
         def redirect(handler: Handler, kind: str, name: str) -> bool:
             if kind == "file" and name.endswith(".safetensors") and handler.command in methods:
@@ -431,6 +433,10 @@ def test_a_cache_that_cannot_be_made(
     assert "Not a directory" in str(refusal(lines))
     monkeypatch.setenv("CALDRIX_CACHE_DIR", str(own_caches / "file" / "caldrix"))
     assert "Not a directory" in str(refusal(lines))
+    monkeypatch.setenv("HF_HOME", str(own_caches / "hf"))
+    copy = fill_cache(FILES)
+    assert fetch_repository(REPO, "main", lines.append) == copy
+    assert "Not a directory; using the copy" in lines[-1]
 
 
 # ---------------------------------------------------------------- a copy that another program left
@@ -498,6 +504,34 @@ def test_a_file_cut_short_after_its_download_is_noticed(hub: FakeHub, lines: lis
     blob = (directory / "model.safetensors").resolve()
     blob.write_bytes(WEIGHTS[:1000])
     assert contents(fetch_repository(REPO, "main", lines.append)) == FILES
+
+
+def test_what_a_killed_download_left_is_removed(hub: FakeHub, lines: list[str]) -> None:
+    directory = fetch_repository(REPO, COMMIT, lines.append)
+    base = directory.parent.parent
+    etag = hashlib.sha256(WEIGHTS).hexdigest()
+    left = base / "blobs" / f"{etag}.0123abcd.incomplete"
+    older = base / "blobs" / f"{etag}.incomplete"  # a library that resumes across processes
+    for path in (left, older):
+        path.write_bytes(b"x")
+    with storage.locked(base.parent / ".locks" / base.name / f"{etag}.lock", lambda: None):
+        fetch_repository(REPO, "main", lines.append)
+        assert left.exists()
+    fetch_repository(REPO, "refs/pr/1", lines.append)
+    assert not left.exists()
+    assert older.exists()
+
+
+def test_a_link_out_of_the_cache_is_not_followed_to_delete(
+    hub: FakeHub, lines: list[str], own_caches: Path
+) -> None:
+    mine = own_caches / "mine.safetensors"
+    mine.write_bytes(b"something else")
+    link = fill_cache(FILES) / "model.safetensors"
+    link.unlink()
+    link.symlink_to(mine)
+    assert contents(fetch_repository(REPO, "main", lines.append)) == FILES
+    assert mine.read_bytes() == b"something else"
 
 
 def test_a_damaged_ref_or_record_is_no_answer(hub: FakeHub, lines: list[str]) -> None:

@@ -84,10 +84,12 @@ def test_a_killed_download_is_not_taken_for_complete(hub: FakeHub) -> None:
     process.kill()
     process.communicate(timeout=30)
     assert not (snapshot() / "model.safetensors").exists()
+    assert list(snapshot().parent.parent.rglob("*.incomplete"))
     hub.behaviour.chunk_wait = 0
     again = start()
     out, err = again.communicate(timeout=30)
     assert (again.returncode, out) == (0, f"{snapshot()}\n"), err
+    assert not list(snapshot().parent.parent.rglob("*.incomplete"))
     assert (snapshot() / "model.safetensors").read_bytes() == WEIGHTS
 
 
