@@ -33,15 +33,15 @@ WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wvla", "-Wmissing-prototypes"]
 # native/cpu/row_*.c of each architecture: a row is one file with the flags of its processors.
 ROWS = {
     "x86_64": {
-        "row_scalar.c": [],
-        "row_v2.c": ["-march=x86-64-v2"],
-        "row_v3.c": ["-march=x86-64-v3"],
         "row_v4.c": ["-march=x86-64-v4"],
+        "row_v3.c": ["-march=x86-64-v3"],
+        "row_v2.c": ["-march=x86-64-v2"],
+        "row_scalar.c": [],
     },
     "aarch64": {
-        "row_scalar.c": [],
-        "row_neon.c": ["-march=armv8-a"],
         "row_dotprod.c": ["-march=armv8.2-a+dotprod"],
+        "row_neon.c": ["-march=armv8-a"],
+        "row_scalar.c": [],
     },
 }
 MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
