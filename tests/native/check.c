@@ -69,6 +69,26 @@ void fill_bytes(void *p, size_t n) {
   for (size_t i = 0; i < n; i++) ((uint8_t *)p)[i] = (uint8_t)random_bits();
 }
 
+/* Where the high bytes of a block's f16 scales are, for the types that do not begin with them. */
+static const struct {
+  const char *name;
+  uint32_t at[2];
+} scale_bytes[] = {{"q2_k", {81, 83}}, {"q3_k", {109, 109}}, {"q6_k", {209, 209}}, {NULL, {1, 3}}};
+
+/* Random bits as a scale may be inf or NaN; with the top bit of the exponent cleared they are below 2. Where a type has one scale only,
+ * its second byte here is some code or other. */
+void fill_blocks(const struct cx_quant_info *type, uint8_t *blocks, size_t bytes) {
+  const int is_mxfp4 = strcmp(type->name, "mxfp4") == 0;
+  uint32_t found = 0;
+  while (scale_bytes[found].name && strcmp(scale_bytes[found].name, type->name) != 0) found++;
+  fill_bytes(blocks, bytes);
+  for (uint8_t *block = blocks; block < blocks + bytes; block += type->block_bytes) {
+    if (is_mxfp4) block[0] = (uint8_t)(118 + block[0] % 16);
+    else if (type->block_elements == 1) block[type->block_bytes - 1] &= 0xbf;
+    else block[scale_bytes[found].at[0]] &= 0xbf, block[scale_bytes[found].at[1]] &= 0xbf;
+  }
+}
+
 float as_bf16(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);

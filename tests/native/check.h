@@ -71,6 +71,9 @@ float *row_at(const struct scene *scene, struct cx_ref ref, uint32_t row, uint32
 void settle(struct scene *scene, const struct cx_row *row, enum cx_op_code code, const void *op, size_t op_bytes,
             const struct row_ref *refs, uint32_t n_refs);
 
+/* Random blocks of a weight type whose values are ordinary numbers: finite, some thousands at most. */
+void fill_blocks(const struct cx_quant_info *type, uint8_t *blocks, size_t bytes);
+
 /* A stride above width that leaves a gap: a multiple of 16 floats. */
 uint32_t stride_for(uint32_t width);
 
@@ -81,6 +84,8 @@ void check_select_rows(const struct cx_row *row);
 void check_rms_norm(const struct cx_row *row);
 void check_rope_angles(const struct cx_row *row);
 void check_rope_store(const struct cx_row *row);
+void check_linear(const struct cx_row *row);
+void check_gated_linear(const struct cx_row *row);
 void check_attention(const struct cx_row *row);
 
 #endif

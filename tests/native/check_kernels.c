@@ -21,6 +21,8 @@ static const struct check {
     {"rms_norm", CX_OP_RMS_NORM, check_rms_norm},
     {"rope_angles", CX_OP_ROPE_ANGLES, check_rope_angles},
     {"rope_store", CX_OP_ROPE_STORE, check_rope_store},
+    {"linear", CX_OP_LINEAR, check_linear},
+    {"gated_linear", CX_OP_GATED_LINEAR, check_gated_linear},
     {"attention", CX_OP_ATTENTION, check_attention},
 };
 #define N_CHECKS (sizeof checks / sizeof checks[0])

@@ -6,25 +6,6 @@
 
 #include "check.h"
 
-/* Random blocks whose scales are ordinary numbers: bytes that hold an f16 or a bf16 get a small exponent. */
-static void fill_blocks(const struct cx_quant_info *type, uint8_t *blocks, size_t bytes) {
-  fill_bytes(blocks, bytes);
-  if (type->block_elements == 1) {
-    const size_t size = type->block_bytes;
-    for (size_t i = size - 1; i < bytes; i += size) blocks[i] &= 0xbf; /* the exponent's top bit: below 2 */
-    return;
-  }
-  for (size_t block = 0; block < bytes; block += type->block_bytes) {
-    static const struct {
-      const char *name;
-      uint32_t at[2];
-    } halves[] = {{"q2_k", {81, 83}}, {"q3_k", {109, 109}}, {"q6_k", {209, 209}}, {"mxfp4", {0, 0}}, {NULL, {1, 3}}};
-    uint32_t i = 0;
-    while (halves[i].name && strcmp(halves[i].name, type->name) != 0) i++;
-    for (uint32_t j = 0; j < 2; j++) blocks[block + halves[i].at[j]] &= 0xbf;
-  }
-}
-
 void check_decode(const struct cx_row *row) {
   for (int index = 0; index < cx_quant_count(); index++) {
     const struct cx_quant_info *type = cx_quant_at(index);
