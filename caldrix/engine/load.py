@@ -22,7 +22,7 @@ from caldrix.compile.program import (
     compile_model,
 )
 from caldrix.engine.threads import default_threads
-from caldrix.errors import RefusedError, TooLargeError
+from caldrix.errors import EngineError, RefusedError, TooLargeError
 from caldrix.formats.checkpoint import Checkpoint
 from caldrix.formats.config_file import read_json
 from caldrix.formats.gguf import Gguf, open_gguf
@@ -92,7 +92,7 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
         context=context,
         n_slots=options.n_slots,
         threads=options.threads or default_threads(),
-        cpu_isa=options.cpu_isa or native.rows()[0],
+        cpu_isa=options.cpu_isa or _best_row(),
         max_out=options.max_out,
         max_rows=min(options.max_rows, context * options.n_slots),
     )
@@ -117,6 +117,14 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
         path.stem if path.is_file() else path.name,
         context,
     )
+
+
+def _best_row() -> str:
+    rows = native.rows()
+    if not rows:
+        built = ", ".join(name for name, _ in native.all_rows()) or "none"
+        raise EngineError(f"this processor can run no row of this build ({built})")
+    return rows[0]
 
 
 def _open_directory(path: Path) -> _Parts:
