@@ -81,7 +81,8 @@ def _fitted(message: Message, i: int, traits: Traits) -> Message:
     if isinstance(content, list) and not traits.takes_parts:
         return {**message, "content": "\n".join(_part_text(part, i) for part in content)}
     if content is None:
-        return {**message, "content": None if traits.takes_null else ""}
+        keeps = message.get("tool_calls") and traits.takes_null
+        return {**message, "content": None if keeps else ""}
     return message
 
 

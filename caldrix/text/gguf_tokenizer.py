@@ -318,12 +318,21 @@ def _unigram(data: _Metadata) -> TokenizerParts:
 
 
 def _charsmap(data: _Metadata, values: object) -> str:
-    """SentencePiece's normalisation table, in base64 as tokenizer.json has it."""
+    """SentencePiece's normalisation table, in base64 as tokenizer.json has it: the bytes of a trie
+    after their number, then text. Checked here, since the library panics at a damaged one."""
     if not isinstance(values, list) or not set(map(type, values)) <= {int}:
         raise data.refusal("precompiled_charsmap", "is no list of bytes")
     if any(not -128 <= value < 256 for value in values):
         raise data.refusal("precompiled_charsmap", "is no list of bytes")
-    return base64.b64encode(bytes(value & 0xFF for value in values)).decode()
+    table = bytes(value & 0xFF for value in values)
+    size = int.from_bytes(table[:4], "little")
+    try:
+        whole = len(table) >= 4 + size and size % 4 == 0 and table[4 + size :].decode() is not None
+    except UnicodeDecodeError:
+        whole = False
+    if not whole:
+        raise data.refusal("precompiled_charsmap", "is damaged")
+    return base64.b64encode(table).decode()
 
 
 def _unknown_id(data: _Metadata) -> int | None:

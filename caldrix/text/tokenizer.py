@@ -114,7 +114,8 @@ class Tokenizer:
         What the tokenizer puts before a text (BOS) is not put there again where the text begins
         with it.
         """
-        ids = self._library.encode(_clean(text), add_special_tokens=False).ids
+        with _refusals(self._settings.where):
+            ids = self._library.encode(_clean(text), add_special_tokens=False).ids
         if self._settings.file_ids:
             ids = [self._settings.file_ids.get(i, i) for i in ids]
         if not add_special_tokens:
@@ -138,7 +139,8 @@ class Tokenizer:
         ids = frozenset(self.control_tokens().values() if control_ids is None else control_ids)
         if (encoder := self._encoders.get(ids)) is None:
             encoder = self._encoders[ids] = self._plain_encoder(ids)
-        return encoder.encode([s if isinstance(s, int) else _clean(s) for s in segments])
+        with _refusals(self._settings.where):
+            return encoder.encode([s if isinstance(s, int) else _clean(s) for s in segments])
 
     def control_tokens(self, template: str = "") -> Mapping[str, int]:
         """Added tokens that steer the model: the special ones, those of the usual control form
@@ -233,7 +235,7 @@ def _refusals(where: str) -> Iterator[None]:
         raise
 
 
-def _import_library() -> None:
+def _quiet_library() -> None:
     # One text at a time is encoded, so the library's own threads are of no use; unset, it warns
     # after a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -241,7 +243,7 @@ def _import_library() -> None:
 
 def build_tokenizer(parts: TokenizerParts) -> Tokenizer:
     """The tokenizer that `parts` describe. Ids are places in `parts.tokens`."""
-    _import_library()
+    _quiet_library()
     from tokenizers import AddedToken as LibraryToken
     from tokenizers import Tokenizer as Library
     from tokenizers import models
@@ -293,7 +295,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     path = directory / "tokenizer.json"
     if not path.is_file():
         raise RefusedError(f"{directory}: no tokenizer.json (the one tokenizer file that is read)")
-    _import_library()
+    _quiet_library()
     from tokenizers import Tokenizer as Library
 
     data = json_file.read_bytes(path)

@@ -5,6 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A loaded machine is slow at times; no test here is about speed.
+settings.register_profile("text", deadline=None)
+settings.load_profile("text")
 
 ROOT = Path(__file__).resolve().parents[2]
 

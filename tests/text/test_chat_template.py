@@ -535,6 +535,7 @@ def test_a_part_that_is_no_text_is_refused_where_text_alone_is_taken() -> None:
         ("{% for m in messages %}{{ m.content }};{% endfor %}", "hi;;"),
         ("{% for m in messages %}{{ m.content + ';' }}{% endfor %}", "hi;;"),
         ("{% for m in messages %}{{ 'call' if m.content is none else m.content }}{% endfor %}", "hicall"),
+        ("{% for m in messages %}{{ m.tool_calls[0].function.name if m.content is none else m.content }}{% endfor %}", "hif"),
     ],
 )  # fmt: skip
 def test_a_turn_of_tool_calls_alone_has_no_text(source: str, expected: str) -> None:

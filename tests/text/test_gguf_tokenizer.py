@@ -300,6 +300,13 @@ def test_a_unigram_vocabulary_may_fold_spaces() -> None:
     assert tokenizer.encode(" a   b ") == tokenizer.encode("a b")
 
 
+def test_a_unigram_vocabulary_may_have_a_table_of_characters() -> None:
+    """An empty one here: a trie of one node that leads nowhere."""
+    table = [*(1024).to_bytes(4, "little"), *[0] * 1024, 0]
+    tokenizer = tokenizer_from_gguf(unigram(precompiled_charsmap=table))
+    assert tokenizer.encode("ab a") == tokenizer_from_gguf(unigram()).encode("ab a")
+
+
 # --- hostile metadata
 
 
@@ -338,7 +345,9 @@ BAD = [
     (unigram(scores=None), "tokenizer.ggml.scores is missing"),
     (unigram(precompiled_charsmap="x"), "tokenizer.ggml.precompiled_charsmap is no list of bytes"),
     (unigram(precompiled_charsmap=[300]), "precompiled_charsmap is no list of bytes"),
-    (unigram(precompiled_charsmap=[1, 2, 3]), "not usable as a tokenizer"),
+    (unigram(precompiled_charsmap=[1, 2, 3]), "precompiled_charsmap is damaged"),
+    (unigram(precompiled_charsmap=[4, 0, 0, 0, 1, 1, 1]), "precompiled_charsmap is damaged"),
+    (unigram(precompiled_charsmap=[0, 0, 0, 0, 255]), "precompiled_charsmap is damaged"),
     ({}, "tokenizer.ggml.tokens is missing"),
 ]  # fmt: skip
 
