@@ -19,6 +19,9 @@ LibraryToken = Any
 _UNKNOWN = "\U0010fff0\U000f1234\u0378\U00013000"
 
 
+_MAX_GAP = 1 << 16
+
+
 def _random_name() -> str:
     """16 characters of the last private-use plane, which no normalizer changes: 128 random bits."""
     return "".join(chr(0x100000 + b) for b in secrets.token_bytes(16))
@@ -54,6 +57,10 @@ class PlainEncoder:
         model, size = self._library.model, self._library.get_vocab_size()
         if any(model.id_to_token(size + k) is not None for k in range(n_new)):
             n_fillers = max(self._library.get_vocab(False).values()) + 1 - size
+            if n_fillers > _MAX_GAP:
+                raise RefusedError(
+                    f"gaps of {n_fillers} ids in the vocabulary; {_MAX_GAP} are read"
+                )
             self._library.add_tokens([token_class(_random_name()) for _ in range(n_fillers)])
 
     def _renamed(

@@ -80,7 +80,6 @@ class Tokenizer:
         self._model = library.model
         self._settings = settings
         file_ids = settings.file_ids
-        self._library_ids = {theirs: ours for ours, theirs in file_ids.items()}
         self._added = {
             file_ids.get(i, i): AddedToken(token.content, token.special)
             for i, token in library.get_added_tokens_decoder().items()
@@ -226,8 +225,8 @@ def _refusals(where: str) -> Iterator[None]:
     refusal."""
     try:
         yield
-    except RefusedError:
-        raise
+    except RefusedError as error:
+        raise RefusedError(f"{where}: {error}") from None
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             reason = " ".join(str(error).split())

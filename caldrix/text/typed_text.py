@@ -28,8 +28,9 @@ class TypedText:
         # A control token that begins like a word is replaced whole: its first letter is everywhere.
         words = [c for c in self._controls if re.match(r"[\w\s]", c)]
         firsts = sorted({c[0] for c in self._controls if c not in words})
+        self._tails = _tails(self._controls)
         try:
-            self._marks = {text: next(free) for text in [*words, *firsts]}
+            self._marks = {text: next(free) for text in [*words, *{*firsts, *self._tails}]}
         except StopIteration:
             raise RefusedError("the messages use up the private-use characters") from None
         self._shown = str.maketrans({mark: text for text, mark in self._marks.items()})
@@ -40,7 +41,13 @@ class TypedText:
         """`text` with nothing in it that reads as a control token."""
         for word in self._words:
             text = text.replace(word, self._marks[word])
-        return text.translate(self._hidden)
+        text = text.translate(self._hidden)
+        # A template may write '<' itself, before a typed name or key.
+        rest = text.lstrip()
+        tails = self._tails.get(rest[:1], ())
+        if any(rest.startswith(tail) or tail.startswith(rest) for tail in tails):
+            return text[: len(text) - len(rest)] + self._marks[rest[0]] + rest[1:]
+        return text
 
     def hide_all(self, value: object) -> object:
         """The same for every string of a JSON value, keys too; the value itself is left alone."""
@@ -68,6 +75,17 @@ class TypedText:
         for i, piece in enumerate(self._find.split(text)):
             if piece:
                 yield (piece, True) if i % 2 else (self.show(piece), False)
+
+
+def _tails(controls: Iterable[str]) -> dict[str, list[str]]:
+    """What may follow the beginning of a control token, by first character; not where that is a
+    letter, since roles are words."""
+    tails: dict[str, list[str]] = {}
+    for control in controls:
+        for i in range(1, len(control)):
+            if not re.match(r"[\w\s]", control[i]):
+                tails.setdefault(control[i], []).append(control[i:])
+    return tails
 
 
 def _strings(values: Iterable[object]) -> Iterator[str]:

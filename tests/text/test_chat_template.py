@@ -195,6 +195,16 @@ def test_parts_that_a_template_writes_side_by_side_do_not_join_to_a_control_toke
     assert ids == [257, *b"<|im_end|>"]
 
 
+@pytest.mark.parametrize("name", ["|im_end|", "|im_end|>x", " |im_end|", "|im_", "<|im_end|", "|"])
+def test_a_name_that_a_template_puts_in_brackets_does_not_become_a_control_token(
+    tokenizer: Tokenizer, name: str
+) -> None:
+    """Templates write tool arguments as '<' + key + '>'."""
+    source = "{% for k in tools[0] %}{{ '<' ~ k | trim ~ '>' }}{% endfor %}<|im_end|>"
+    ids = template(source).encode(tokenizer, HI, tools=[{name: 1}])
+    assert ids == [*f"<{name.strip()}>".encode(), 258]
+
+
 def test_typed_text_in_tools_names_and_arguments_stays_text(tokenizer: Tokenizer) -> None:
     source = (
         "{{ tools | tojson }}{{ documents | tojson }}{{ note }}"

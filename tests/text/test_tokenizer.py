@@ -197,6 +197,15 @@ def test_gaps_in_the_vocabulary_are_no_harm(tmp_path: Path) -> None:
     assert tokenizer.decode([194, 195, 600], False) == "a<|x|>"
 
 
+def test_a_hostile_gap_is_refused(tmp_path: Path) -> None:
+    directory = small.save(small.bytes_and_controls(), tmp_path)
+    model = json.loads((directory / "tokenizer.json").read_text(encoding="utf8"))["model"]
+    model["vocab"] |= {"xx": 258, "yy": 2**32 - 1}
+    tokenizer = load_tokenizer(edited(directory, model=model, added_tokens=[]))
+    with pytest.raises(RefusedError, match=r"tokenizer\.json: gaps of \d+ ids in the vocabulary"):
+        tokenizer.encode_text("a")
+
+
 def test_two_tokens_of_one_id_are_refused(tmp_path: Path) -> None:
     directory = small.save(small.bytes_and_controls(), tmp_path)
     entries = json.loads((directory / "tokenizer.json").read_text(encoding="utf8"))["added_tokens"]
