@@ -84,8 +84,6 @@ void check_select_rows(const struct cx_row *row);
 void check_rms_norm(const struct cx_row *row);
 void check_rope_angles(const struct cx_row *row);
 void check_rope_store(const struct cx_row *row);
-void check_linear(const struct cx_row *row);
-void check_gated_linear(const struct cx_row *row);
 void check_attention(const struct cx_row *row);
 
 #endif
