@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 def chat(line: CommandLine, conversation: Conversation, replies: "Replies", output: Output) -> int:
     state = ChatState(conversation, sampling_values(line))
     lines = open_lines(plain=line["plain"])
+    if isinstance(lines, Terminal):
+        log.status("one line is one message; /help lists the commands, Ctrl-D ends the chat")
     is_interactive = sys.stdin is not None and sys.stdin.isatty()
     while True:
         try:
@@ -54,13 +56,20 @@ def answer(state: ChatState, message: str, replies: "Replies", output: Output) -
     with interrupts() as stop:
         try:
             ids = conversation.prompt(message)
+        except KeyboardInterrupt:
+            output.end_line(interrupted=True)
+            return True
+        except CaldrixError as error:
+            log.status(str(error))
+            return False
+        try:
             sampling = sampling_params(state.sampling)
             reply = replies.answer(ids, sampling, conversation.max_tokens, stop)
         except CaldrixError as error:
             output.end_line()
             log.status(str(error))
             return False
-        output.end_line()
+        output.end_line(interrupted=was_stopped(reply))
         if was_stopped(reply):
             if reply.text:
                 conversation.keep(message, reply.text)

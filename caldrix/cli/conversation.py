@@ -42,7 +42,7 @@ class Conversation:
         self._status = status
         self._turns: list[Turn] = []
         self._system = system
-        self._merges_system = False  # the template refused a system message
+        self._said_moved = False  # that the template takes no system message
 
     @property
     def max_tokens(self) -> int | None:
@@ -105,33 +105,19 @@ class Conversation:
         return tuple(ids) if bos is None else (bos, *ids)
 
     def _encode(self, turns: list[Turn], message: str) -> tuple[int, ...]:
-        from caldrix.text.chat_template import TemplateRefused
-
-        if self._system is None or self._merges_system:
-            return self._render(turns, message, merged=self._merges_system)
-        try:
-            return self._render(turns, message, merged=False)
-        except TemplateRefused as refused:
-            try:
-                ids = self._render(turns, message, merged=True)
-            except TemplateRefused:
-                raise refused from None
-        self._merges_system = True
-        self._status(
-            "the chat template takes no system message; "
-            "the system text goes at the top of the first user message"
-        )
-        return ids
-
-    def _render(self, turns: list[Turn], message: str, *, merged: bool) -> tuple[int, ...]:
-        messages: list[dict[str, object]] = []
+        messages: list[dict[str, str]] = []
+        if self._system is not None:
+            messages.append({"role": "system", "content": self._system})
         for turn in turns:
             messages.append({"role": "user", "content": turn.message})
             messages.append({"role": "assistant", "content": turn.reply})
         messages.append({"role": "user", "content": message})
-        if self._system is not None and merged:
-            messages[0]["content"] = f"{self._system}\n\n{messages[0]['content']}"
-        elif self._system is not None:
-            messages.insert(0, {"role": "system", "content": self._system})
         assert self._template is not None
-        return tuple(self._template.encode(self._tokenizer, messages))
+        ids, moved = self._template.encode_with_system_fallback(self._tokenizer, messages)
+        if moved and not self._said_moved:
+            self._said_moved = True
+            self._status(
+                "the chat template takes no system message; "
+                "the system text goes at the top of the first user message"
+            )
+        return tuple(ids)

@@ -26,7 +26,8 @@ class Output:
         if hasattr(target, "reconfigure"):
             target.reconfigure(errors="replace")
         self._stream = target
-        self._escapes = target.isatty() and not exact
+        self._is_terminal = target.isatty()
+        self._escapes = self._is_terminal and not exact
         self._column_zero = True
 
     def write(self, text: str) -> None:
@@ -35,9 +36,9 @@ class Output:
         self._column_zero = text.endswith("\n")
         self._put(text.translate(_CONTROLS) if self._escapes else text)
 
-    def end_line(self) -> None:
-        """Starts a new line unless the answer ended with one."""
-        if not self._column_zero:
+    def end_line(self, *, interrupted: bool = False) -> None:
+        """Starts a new line unless the answer ended with one; a terminal shows ^C after it."""
+        if not self._column_zero or (interrupted and self._is_terminal):
             self.write("\n")
 
     def _put(self, text: str) -> None:

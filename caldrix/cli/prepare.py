@@ -70,6 +70,7 @@ def load_options(line: CommandLine) -> "LoadOptions":
         max_context=line["max_context"] if "--max-context" in line.given else None,
         threads=line["threads"],
         cpu_isa=line["cpu_isa"],
+        max_out=1,  # one conversation, one token at a time
     )
 
 

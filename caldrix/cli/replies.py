@@ -30,20 +30,31 @@ def was_stopped(reply: Result) -> bool:
     return reply.finish_reason is FinishReason.CANCELLED
 
 
+def _raise() -> None:
+    raise KeyboardInterrupt
+
+
+def _only_note() -> None:
+    pass
+
+
 class Interrupts:
-    """Ctrl-C while an answer is on its way: the first press stops it, wherever it is."""
+    """Ctrl-C from a message to the end of its answer.
+
+    While the prompt is made it raises KeyboardInterrupt; from then on the first press stops the
+    answer, wherever it is.
+    """
 
     def __init__(self) -> None:
         self.pressed_at: float | None = None
-        self.on_press: Callable[[], object] | None = None
+        self.on_press: Callable[[], object] = _raise
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.pressed_at is not None and now - self.pressed_at > PATIENCE_S:
             raise KeyboardInterrupt
         self.pressed_at = self.pressed_at or now
-        if self.on_press is not None:
-            self.on_press()
+        self.on_press()
 
 
 @contextmanager
@@ -72,6 +83,7 @@ class Replies:
         stop: Interrupts,
     ) -> Result:
         """Writes the answer as it comes; a stopped one ends where it was."""
+        stop.on_press = _only_note  # an exception would leave the loop in the middle of a task
         request = Request(prompt_ids, sampling, max_tokens, self._model.eos_token_ids)
         return self._loop.run_until_complete(self._stream(request, stop))
 
@@ -84,7 +96,7 @@ class Replies:
                 async for piece in stream:
                     self._output.write(piece)
             finally:
-                stop.on_press = None
+                stop.on_press = _only_note
             return stream.result
 
     def close(self) -> None:

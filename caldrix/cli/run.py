@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from caldrix import log
 from caldrix.cli.parse import CommandLine, parse
-from caldrix.errors import UsageError
+from caldrix.errors import CaldrixError, UsageError
 
 if TYPE_CHECKING:
     from caldrix.cli.conversation import Conversation
@@ -81,8 +81,10 @@ def answer_once(
         ids = conversation.prompt(prompt)
         try:
             reply = replies.answer(ids, sampling, conversation.max_tokens, stop)
-        finally:
+        except CaldrixError:
             output.end_line()
+            raise
+        output.end_line(interrupted=was_stopped(reply))
     if was_stopped(reply):
         return INTERRUPTED
     say_how_it_ended(reply, conversation)

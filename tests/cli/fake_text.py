@@ -1,6 +1,6 @@
 """A tokenizer of one token a character and a template that shows its messages, for tests of turns.
 
-`Template.encode` gives one id for each character of `render`, so that lengths can be counted by
+`Template` gives one id for each character of `render`, so that lengths can be counted by
 hand: a message costs its characters and 3 more, the answer's heading 2.
 """
 
@@ -23,15 +23,19 @@ class Template:
         self._refuses = refuses  # any conversation with this text in it
 
     def render(self, messages: list[dict[str, Any]]) -> str:
-        if messages[0]["role"] == "system" and not self._takes_system:
-            raise TemplateRefused("system role not supported")
         text = "".join(f"{m['role'][0]}:{m['content']}|" for m in messages) + "a:"
         if self._refuses and self._refuses in text:
             raise TemplateRefused(f"no {self._refuses} here")
         return text
 
-    def encode(self, tokenizer: Tokenizer, messages: list[dict[str, Any]]) -> list[int]:
-        return tokenizer.encode_text(self.render(messages))
+    def encode_with_system_fallback(
+        self, tokenizer: Tokenizer, messages: list[dict[str, Any]]
+    ) -> tuple[list[int], bool]:
+        moves = messages[0]["role"] == "system" and not self._takes_system
+        if moves:
+            top = f"{messages[0]['content']}\n\n{messages[1]['content']}"
+            messages = [{**messages[1], "content": top}, *messages[2:]]
+        return tokenizer.encode_text(self.render(messages)), moves
 
 
 def text_of(ids: tuple[int, ...]) -> str:

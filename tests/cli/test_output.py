@@ -51,6 +51,14 @@ def test_the_answer_ends_its_line_once(pieces: list[str], written: str) -> None:
     assert stream.getvalue() == written
 
 
+def test_an_interrupt_at_the_start_of_a_line_ends_it_on_a_terminal() -> None:
+    for stream, written in ((Screen(), "a\n\n"), (io.StringIO(), "a\n")):
+        output = Output(stream)
+        output.write("a\n")
+        output.end_line(interrupted=True)
+        assert stream.getvalue() == written
+
+
 def test_a_reader_that_is_gone_is_no_error_of_ours() -> None:
     with pytest.raises(BrokenPipeError):
         Output(Broken(BrokenPipeError())).write("x")
