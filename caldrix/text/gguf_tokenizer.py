@@ -218,6 +218,8 @@ def _byte_level(data: _Metadata) -> TokenizerParts:
 
 def _merges(data: _Metadata) -> list[tuple[str, str]]:
     merges = data.strings("merges")
+    if not merges:
+        return []
     halves = " ".join(merges).split(" ")
     pairs = list(zip(halves[::2], halves[1::2], strict=False))
     if len(halves) != 2 * len(merges) or any(

@@ -72,7 +72,7 @@ def of_gguf(metadata: Mapping[str, object]) -> tuple[Sources, dict[str, str]]:
 
 def _named(value: object, where: str) -> Sources:
     """A template, or a list of objects with name and template."""
-    if value is None:
+    if value is None or value == "":
         return {}
     if isinstance(value, str):
         return {DEFAULT: value}

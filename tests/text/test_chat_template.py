@@ -660,6 +660,7 @@ def test_a_gguf_template_and_its_tokens(tokenizer: Tokenizer) -> None:
         "tokenizer.ggml.eos_token_id": 99,
     }
     assert chat_template_from_gguf(metadata, tokenizer) is None
+    assert chat_template_from_gguf({"tokenizer.chat_template": ""}, tokenizer) is None
     metadata["tokenizer.chat_template"] = "{{ bos_token }}{{ eos_token }}x"
     metadata["tokenizer.chat_template.tool_use"] = "tools"
     loaded = chat_template_from_gguf(metadata, tokenizer)

@@ -155,6 +155,21 @@ def test_empty_tokens_get_a_name() -> None:
     assert tokenizer.token_id(f"[EMPTY_{len(tokens)}]") == len(tokens)
 
 
+def test_a_vocabulary_may_have_no_merges() -> None:
+    tokenizer = tokenizer_from_gguf(byte_level(merges=[]))
+    assert [tokenizer.token_bytes(i) for i in tokenizer.encode_text("user")] == [
+        b"u",
+        b"s",
+        b"e",
+        b"r",
+    ]
+
+
+def test_the_page_lists_the_pre_types() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "text.md"
+    assert f": {', '.join(PRE_TYPES)} |" in page.read_text(encoding="utf8")
+
+
 # --- SentencePiece
 
 
