@@ -24,10 +24,10 @@ PROMPT = "What is the capital of France?"
 OURS = """
 import json, sys, time
 from pathlib import Path
-from caldrix.engine.load import LoadOptions, load_model
+from caldrix.engine.load import LoadOptions, load_program
 path, threads = sys.argv[1], int(sys.argv[2])
 prefill, n = json.loads(sys.argv[3]), int(sys.argv[4])
-program = load_model(Path(path), LoadOptions(threads=threads), lambda m: None).program
+program = load_program(Path(path), LoadOptions(threads=threads))
 def run(ids, start):
     for at in range(0, len(ids), program.max_rows):
         part = ids[at:at + program.max_rows]

@@ -13,15 +13,15 @@ from caldrix.units import format_size
 if TYPE_CHECKING:
     from caldrix.compile.program import CompileOptions, Sizes
 
-_COLUMNS = "{:<9} {:<13} {:<28} {:<12} {:>10} {:>12}"
+_COLUMNS = "{:<9} {:<13} {:<28} {:<22} {:>10} {:>12}"
 
 
 def describe(
     notes: Sequence[OpNote], sizes: "Sizes", options: "CompileOptions", vocab_size: int
 ) -> str:
-    """Ops with shapes, the types their kernels read, weight bytes a step and flops a row; then
+    """Ops with shapes, kernels and the types they read, weight bytes a step and flops a row; then
     the memory."""
-    lines = [_COLUMNS.format("layer", "op", "shape", "types", "bytes/step", "flops/row")]
+    lines = [_COLUMNS.format("layer", "op", "shape", "kernel", "bytes/step", "flops/row")]
     for label, group in _groups(notes):
         lines += [_line(label, note) for note in group]
     n_bytes = sum(note.weight_bytes for note in notes)
@@ -42,7 +42,9 @@ def describe(
 def _line(label: str, note: OpNote) -> str:
     size = format_size(note.weight_bytes) if note.weight_bytes else "-"
     flops = f"{note.flops_per_row:,}" if note.flops_per_row else "-"
-    return _COLUMNS.format(label, note.kind, note.shape, note.types, size, flops).rstrip()
+    return _COLUMNS.format(
+        label, note.kind, note.shape, f"{note.kind}/{note.types}", size, flops
+    ).rstrip()
 
 
 def _groups(notes: Sequence[OpNote]) -> list[tuple[str, list[OpNote]]]:

@@ -84,7 +84,33 @@ class _Parts:
 def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
     """Opens, checks and compiles `path`. Raises RefusedError, NotFoundError or TooLargeError."""
     started = time.monotonic()
-    parts = _open_directory(path) if path.is_dir() else _open_gguf(path)
+    parts = _open(path)
+    tokenizer, chat_template = parts.text()
+    _check_vocabulary(tokenizer, parts.config, parts.source.where)
+    program = _compile(parts, options)
+    eos = parts.eos_token_ids
+    if not eos and tokenizer.eos_id is not None:
+        eos = frozenset({tokenizer.eos_id})
+    used = program.options
+    status(
+        f"compiled {path.name or path} in {format_seconds(time.monotonic() - started)}:"
+        f" {parts.config.model_type}, {format_size(program.sizes.files)} of weights,"
+        f" {used.dtype}, context {program.context}, cpu {used.cpu_isa}, {used.threads} thread(s)"
+    )
+    name = path.stem if path.is_file() else path.name
+    return LoadedModel(program, tokenizer, chat_template, eos, name, program.context)
+
+
+def load_program(path: Path, options: LoadOptions) -> Program:
+    """The weights alone, for those who bring token ids of their own: no tokenizer is read."""
+    return _compile(_open(path), options)
+
+
+def _open(path: Path) -> _Parts:
+    return _open_directory(path) if path.is_dir() else _open_gguf(path)
+
+
+def _compile(parts: _Parts, options: LoadOptions) -> Program:
     config, where = parts.config, parts.source.where
     context = _context(options.max_context, config, where)
     compile_options = CompileOptions(
@@ -97,26 +123,7 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
         max_rows=min(options.max_rows, context * options.n_slots),
     )
     graph = parts.family.build(config)
-    tokenizer, chat_template = parts.text()
-    _check_vocabulary(tokenizer, config, where)
-    program = compile_model(graph, parts.source, config.rope, parts.rope_divisors, compile_options)
-    eos = parts.eos_token_ids
-    if not eos and tokenizer.eos_id is not None:
-        eos = frozenset({tokenizer.eos_id})
-    status(
-        f"compiled {path.name or path} in {format_seconds(time.monotonic() - started)}:"
-        f" {config.model_type}, {format_size(program.sizes.files)} of weights,"
-        f" {compile_options.dtype}, context {context},"
-        f" cpu {compile_options.cpu_isa}, {compile_options.threads} thread(s)"
-    )
-    return LoadedModel(
-        program,
-        tokenizer,
-        chat_template,
-        eos,
-        path.stem if path.is_file() else path.name,
-        context,
-    )
+    return compile_model(graph, parts.source, config.rope, parts.rope_divisors, compile_options)
 
 
 def _best_row() -> str:
@@ -233,8 +240,8 @@ def _context(wanted: int | None, config: DecoderConfig, where: str) -> int:
 
 
 def _check_vocabulary(tokenizer: Tokenizer, config: DecoderConfig, where: str) -> None:
-    if tokenizer.vocab_size > config.vocab_size:
+    if tokenizer.n_tokens > config.vocab_size:  # a single id past the end is refused in its prompt
         raise RefusedError(
-            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens,"
+            f"{where}: the tokenizer has {tokenizer.n_tokens} tokens,"
             f" the model only {config.vocab_size}"
         )

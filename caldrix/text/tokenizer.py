@@ -102,6 +102,12 @@ class Tokenizer:
         return max((self._settings.file_ids.get(i, i) for i in ids), default=-1) + 1
 
     @property
+    def n_tokens(self) -> int:
+        """How many tokens there are; at most `vocab_size`, and cheap to know."""
+        count = self._settings.vocab_size
+        return int(self._library.get_vocab_size()) if count is None else count
+
+    @property
     def adds_bos(self) -> bool:
         """Whether a plain prompt gets a BOS."""
         return self.bos_id is not None and self._settings.prefix[:1] == (self.bos_id,)
