@@ -241,7 +241,7 @@ static struct cut cut_top_k(const struct vocabulary *v, uint32_t k) {
 static struct cut cut_top_p(const struct vocabulary *v, float top_p, struct cut cut) {
   const float largest = v->logits[v->best];
   const double target = (double)top_p * mass(v, 1.0f, cut);
-  for (float reach = 4;; reach *= 4) {
+  for (float reach = 4;; reach *= 1.5f) {
     const int32_t order = order_of(largest - reach);
     const int whole = order <= cut.order || reach > 200;
     const uint32_t n = gather(v, whole ? cut : (struct cut){order, UINT32_MAX});
