@@ -26,7 +26,7 @@ NATIVE = ROOT / "native"
 HEADERS = (NATIVE / "include/ops.h", NATIVE / "include/caldrix.h")
 
 # Contraction is off because the numerics contract writes every fused multiply-add itself.
-FLAGS = ["-std=c11", "-O3", "-g0", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
+FLAGS = ["-std=c11", "-g0", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 INCLUDES = [f"-I{NATIVE}", f"-I{NATIVE / 'include'}"]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wvla", "-Wmissing-prototypes"]
 
@@ -58,12 +58,10 @@ class Setting:
 
     @property
     def extra(self) -> list[str]:
-        flags = ["-Werror"] if self.werror else []
-        if self.sanitize:
-            flags += [f"-fsanitize={self.sanitize}", "-fno-omit-frame-pointer", "-g1"]
-            if "undefined" in self.sanitize:
-                flags.append("-fno-sanitize-recover=undefined")
-        return flags
+        if not self.sanitize:
+            return ["-O3"]
+        flags = ["-O1", f"-fsanitize={self.sanitize}", "-fno-omit-frame-pointer", "-g1"]
+        return flags + ["-fno-sanitize-recover=undefined"] * ("undefined" in self.sanitize)
 
 
 def fail(message: str) -> SystemExit:
@@ -161,23 +159,27 @@ def is_current(target: Path, command: list[str]) -> bool:
 
 
 def compile_one(how: Setting, source: Path, flags: list[str], target: Path) -> Path:
-    command = [*how.cc, *FLAGS, *flags, *how.extra, *INCLUDES, "-c", str(source)]
+    """Keeps the command beside the object, but not where there were warnings: they come again."""
+    command = [*how.cc, *FLAGS, *how.extra, *flags, *INCLUDES, "-c", str(source)]
     if is_current(target, command):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     target.with_suffix(".cmd").unlink(missing_ok=True)
     depends = ["-MMD", "-MF", str(target.with_suffix(".d"))]
-    run([*command, *depends, "-o", str(target)])
-    target.with_suffix(".cmd").write_text(shlex.join(command), encoding="utf8")
+    errors = ["-Werror"] if how.werror else []
+    if not run([*command, *errors, *depends, "-o", str(target)]):
+        target.with_suffix(".cmd").write_text(shlex.join(command), encoding="utf8")
     return target
 
 
-def run(command: list[str]) -> None:
+def run(command: list[str]) -> str:
+    """What it printed, which is shown too."""
     done = subprocess.run(command, text=True, capture_output=True)
-    if done.stdout or done.stderr:
-        sys.stderr.write(done.stdout + done.stderr)
+    printed = done.stdout + done.stderr
+    sys.stderr.write(printed)
     if done.returncode:
         raise fail(f"{command[0]} failed: {shlex.join(command)}")
+    return printed
 
 
 def compile_all(how: Setting) -> list[Path]:

@@ -1,6 +1,9 @@
 """The build: what it compiles, what cffi is told, what a package holds; and it needs little."""
 
+import dataclasses
+import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -56,23 +59,54 @@ def test_a_source_distribution_has_the_native_sources() -> None:
         assert path.relative_to(ROOT).as_posix() in shipped
 
 
-@pytest.mark.slow
-def test_builds_without_warnings_and_without_headers_of_python(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    paths = sysconfig.get_paths()
-    missing = paths | {"include": "/nonexistent", "platinclude": "/nonexistent"}
+def test_builds_without_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plain = build_native.setting()
+    how = dataclasses.replace(plain, objects=tmp_path / "objects")
+    shutil.copytree(plain.objects, how.objects)  # what does not see Python stays as it is
+    missing = sysconfig.get_paths() | {"include": "/nonexistent", "platinclude": "/nonexistent"}
     monkeypatch.setattr(sysconfig, "get_paths", lambda: missing)
-    package = build_native.shadow(tmp_path)
-    how = build_native.Setting(build_native.setting().cc, "", True, tmp_path / "objects")
-    build_native.build(how, package / build_native.module_name())
-    made = package / build_native.module_name()
+    made = build_native.shadow(tmp_path) / build_native.module_name()
+    build_native.build(how, made)
     first = made.stat().st_mtime_ns
     build_native.build(how, made)
     assert made.stat().st_mtime_ns == first, "nothing changed, yet it was linked again"
-    code = "from caldrix import native; print(native.ffi.__class__, len(native.quant_types()))"
+    code = (
+        "from caldrix import _native, native; print(_native.__file__, native.decode(0, b'abcd', 1))"
+    )
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
         env={"PYTHONPATH": str(tmp_path)}, text=True, capture_output=True, timeout=60,
     )  # fmt: skip
-    assert done.stdout.endswith(" 16\n"), done.stderr
+    assert done.stdout == f"{made} [1.6777999e+22]\n", done.stderr
+
+
+def test_an_object_is_built_again_when_it_must_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    header, source, target = (tmp_path / name for name in ("a b.h", "a.c", "out/a.o"))
+    header.write_text("#define X 1\n")
+    source.write_text('#include "a b.h"\nint a(void);\nint a(void) { return X; }\n')
+    plain = build_native.setting()
+    commands: list[list[str]] = []
+    run = build_native.run
+    monkeypatch.setattr(
+        build_native, "run", lambda command: commands.append(command) or run(command)
+    )
+
+    def builds(flags: list[str], werror: bool = False) -> int:
+        commands.clear()
+        how = dataclasses.replace(plain, werror=werror)
+        build_native.compile_one(how, source, flags, target)
+        return len(commands)
+
+    assert [builds([]), builds([]), builds([], werror=True)] == [1, 0, 0]
+    assert [builds(["-DY"]), builds(["-DY"])] == [1, 0]
+    later = target.stat().st_mtime + 2
+    os.utime(header, (later, later))
+    os.utime(target, (later - 1, later - 1))
+    assert builds(["-DY"]) == 1
+    source.write_text("static int a(void) { return 1; }\n")
+    os.utime(target, (1, 1))
+    assert [builds(["-Wall"]), builds(["-Wall"])] == [1, 1], "a warning must come again"
+    with pytest.raises(SystemExit, match="cc failed"):
+        builds(["-Wall"], werror=True)
