@@ -5,7 +5,9 @@ Owns nothing but the call. It must import nothing heavy.
 
 import sys
 
-from caldrix.cli.main import main
-
 if __name__ == "__main__":
+    try:
+        from caldrix.cli.main import main
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(main())

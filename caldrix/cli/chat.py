@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from caldrix import log
 from caldrix.cli.commands import ChatState, is_command, run_command
 from caldrix.cli.conversation import Conversation
+from caldrix.cli.interrupts import INTERRUPTED, raising, stopping
 from caldrix.cli.lines import MAX_LINE, LineTooLong, Stream, Terminal, open_lines
 from caldrix.cli.output import Output
 from caldrix.cli.parse import CommandLine
-from caldrix.cli.run import INTERRUPTED, say_how_it_ended
+from caldrix.cli.run import say_how_it_ended
 from caldrix.cli.sampling import sampling_params, sampling_values
 from caldrix.errors import CaldrixError
 
@@ -31,7 +32,8 @@ def chat(line: CommandLine, conversation: Conversation, replies: "Replies", outp
     is_interactive = sys.stdin is not None and sys.stdin.isatty()
     while True:
         try:
-            message = lines.read()
+            with raising():
+                message = lines.read()
         except LineTooLong:
             log.status(f"the message is too long: a line is at most {MAX_LINE} bytes")
             continue
@@ -50,10 +52,10 @@ def chat(line: CommandLine, conversation: Conversation, replies: "Replies", outp
 
 def answer(state: ChatState, message: str, replies: "Replies", output: Output) -> bool:
     """One answer, kept as a turn; whether Ctrl-C stopped it. A refused message is forgotten."""
-    from caldrix.cli.replies import interrupts, was_stopped
+    from caldrix.cli.replies import was_stopped
 
     conversation = state.conversation
-    with interrupts() as stop:
+    with stopping() as stop:
         try:
             ids = conversation.prompt(message)
         except KeyboardInterrupt:

@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from caldrix.cli.interrupts import INTERRUPTED, at_once
 from caldrix.errors import CaldrixError, RefusedError, UsageError, printable
 
-INTERRUPTED = 130
 LATER = {
     "doctor": "what each lane of this machine can do",
     "models": "the models this program knows",
@@ -19,14 +19,14 @@ LATER = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    sys.unraisablehook = _interrupted_in_a_callback
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (for the life of the process)
     try:
-        status = _dispatch(list(sys.argv[1:] if argv is None else argv))
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return status
+        with at_once():
+            status = _dispatch(list(sys.argv[1:] if argv is None else argv))
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return status
     except CaldrixError as error:
         return _refuse(str(error), error.exit_status)
     except KeyboardInterrupt:
@@ -95,10 +95,3 @@ def _refuse(message: str, status: int) -> int:
 def _forget_stdout() -> None:
     """Nobody reads it any more: what is still buffered must not raise again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _interrupted_in_a_callback(unraisable: "sys.UnraisableHookArgs", /) -> None:
-    """Ctrl-C that lands inside a destructor cannot be raised; end there instead of losing it."""
-    if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        os._exit(INTERRUPTED)
-    sys.__unraisablehook__(unraisable)

@@ -52,9 +52,11 @@ def load(line: CommandLine, lane: str) -> "LoadedModel":
         )
     path = reference.path
     if path is None:
+        from caldrix.cli.interrupts import raising
         from caldrix.hub.fetch import fetch
 
-        path = fetch(reference, log.status)
+        with raising():
+            path = fetch(reference, log.status)
     check_budget(line["weight_budget"], path)
     from caldrix.engine.load import load_model
 

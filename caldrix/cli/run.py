@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from caldrix.engine.generate import Result
     from caldrix.engine.load import LoadedModel
 
-INTERRUPTED = 130
-
 
 def main(arguments: Sequence[str]) -> int:
     from caldrix.cli import prepare, rules
@@ -73,11 +71,12 @@ def answer_once(
     replies: "Replies",
     output: "Output",
 ) -> int:
-    from caldrix.cli.replies import interrupts, was_stopped
+    from caldrix.cli.interrupts import INTERRUPTED, stopping
+    from caldrix.cli.replies import was_stopped
     from caldrix.cli.sampling import sampling_params, sampling_values
 
     sampling = sampling_params(sampling_values(line))
-    with interrupts() as stop:
+    with stopping() as stop:
         ids = conversation.prompt(prompt)
         try:
             reply = replies.answer(ids, sampling, conversation.max_tokens, stop)
