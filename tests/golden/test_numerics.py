@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ TOLERANCE = 2e-3  # log-probabilities, f32
 HERE = Path(__file__).resolve().parent
 SETS = {m["model"]: m["cases"] for m in json.loads((HERE / "tiny.json").read_text())["models"]}
 BY_NAME = {m.name: m for m in tiny.MODELS}
-LARGE = Path(os.environ.get("CALDRIX_GOLDEN", HERE.parents[2] / "shared" / "golden"))
 LARGE_NAMES = ["llama-tied", "llama-rope3-sharded", "qwen2", "qwen3"]
 
 
@@ -71,11 +69,20 @@ def test_bf16_is_no_further_from_f32_than_the_reference_is(model_dir: Path) -> N
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_a_row_depends_on_its_prefix_alone(model_dir: Path, dtype: str) -> None:
     """Chunks of 1, 7 and 64, other rows beside it, other slots, 1 to 3 threads: the same bits."""
+    check_independence(model_dir, dtype)
+
+
+@pytest.mark.model
+def test_a_row_of_the_real_model_depends_on_its_prefix_alone(demo_gguf: Path) -> None:
+    check_independence(demo_gguf, "f32")
+
+
+def check_independence(path: Path, dtype: str) -> None:
     ids = [int(v) for v in (tiny.uniform(7, 150) + 1) * 128]
     other = ids[::-1]
     want = None
     for threads in (1, 2, 3):
-        program = load(model_dir, dtype=dtype, threads=threads, n_slots=3).program
+        program = load(path, dtype=dtype, threads=threads, n_slots=3).program
         for chunk in (1, 7, 64, 150):
             got = stepper.last_logits(program, ids, slot=chunk % 3, chunk=chunk)
             want = got if want is None else want
@@ -96,11 +103,10 @@ def beside_others(program: Program, ids: list[int], other: list[int]) -> Any:
     return logits
 
 
-@pytest.mark.skipif(not LARGE.is_dir(), reason="no larger golden set beside the clone")
 @pytest.mark.parametrize("name", LARGE_NAMES)
-def test_the_larger_set(name: str) -> None:
-    cases = json.loads((LARGE / name / "golden.json").read_text(encoding="utf8"))["cases"]
-    model = load(LARGE / name, dtype="f32", max_context=1024)
+def test_the_larger_set(name: str, golden: Path) -> None:
+    cases = json.loads((golden / name / "golden.json").read_text(encoding="utf8"))["cases"]
+    model = load(golden / name, dtype="f32", max_context=1024)
     for case in cases:
         check_case(model.program, case, case["greedy_logprobs"])
         if case["kind"] == "text":
@@ -113,17 +119,14 @@ def test_the_larger_set(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def real() -> LoadedModel:
-    path = os.environ.get("CALDRIX_TEST_GGUF")
-    if not path:
-        pytest.skip("CALDRIX_TEST_GGUF names no model file")
-    return load(Path(path), max_out=64)
+def real(demo_gguf: Path) -> LoadedModel:
+    return load(demo_gguf, max_out=64)
 
 
 @pytest.mark.model
-@pytest.mark.skipif(not LARGE.is_dir(), reason="no larger golden set beside the clone")
-def test_the_real_model_equals_the_reference(real: LoadedModel) -> None:
-    cases = json.loads((LARGE / "smollm2-real" / "golden.json").read_text(encoding="utf8"))["cases"]
+def test_the_real_model_equals_the_reference(real: LoadedModel, golden: Path) -> None:
+    text = (golden / "smollm2-real" / "golden.json").read_text(encoding="utf8")
+    cases = json.loads(text)["cases"]
     for case in cases:
         check_case(real.program, case, case["greedy_logprobs"])
 
