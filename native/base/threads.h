@@ -9,7 +9,7 @@
 
 #include "caldrix.h"
 
-#define CX_MAX_THREADS 1024
+#define CX_MAX_THREADS 4096
 
 struct cx_pool;
 

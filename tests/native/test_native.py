@@ -267,8 +267,8 @@ def test_other_arguments_are_refused() -> None:
             native.Model(short, arenas, None, 1)
     with pytest.raises(EngineError, match="not a row of this build"):
         native.Model(image, arenas, "x86-64-v9", 1)
-    for n_threads in (0, 1025):
-        with pytest.raises(EngineError, match=f"{n_threads} threads: takes 1 to 1024"):
+    for n_threads in (0, 4097):
+        with pytest.raises(EngineError, match=f"{n_threads} threads: takes 1 to 4096"):
             native.Model(image, arenas, None, n_threads)
     shifted = [*arenas[:2], memoryview(native.allocate(2**20))[4:], *arenas[3:]]
     with pytest.raises(EngineError, match="arena 2 is not 64-byte aligned"):
