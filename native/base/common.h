@@ -22,15 +22,28 @@
 #define cx_likely(condition) __builtin_expect(!!(condition), 1)
 #define cx_unlikely(condition) __builtin_expect(!!(condition), 0)
 
-/* Stands before a loop of constant count whose body must become straight code (small arrays of vectors, kept in registers). */
+/* Stands before a loop of constant count whose body must become straight code (small arrays of vectors, kept in
+ * registers). */
 #if defined(__clang__)
 #define CX_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define CX_UNROLL _Pragma("GCC unroll 64")
 #endif
 
+/* Makes the compiler hold a vector in a register, where it would else fold the load into each instruction that uses the
+ * value and so load it several times. */
+#if defined(__aarch64__)
+#define CX_KEEP(vector) __asm__("" : "+w"(vector))
+#elif defined(__AVX512F__)
+#define CX_KEEP(vector) __asm__("" : "+v"(vector))
+#else
+#define CX_KEEP(vector) __asm__("" : "+x"(vector))
+#endif
+
 /* Asks for the cache line at p ahead of its use. Any address is allowed. */
 CX_INLINE void cx_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+/* The same, but only as near as the second-level cache: for what will be used some microseconds later. */
+CX_INLINE void cx_prefetch_later(const void *p) { __builtin_prefetch(p, 0, 2); }
 
 /* Stands in a loop that waits for memory another thread writes. */
 CX_INLINE void cx_pause(void) {

@@ -17,8 +17,11 @@
 #define BIT(n) (1u << (n))
 
 /* leaf 1, ecx */
-#define V2_LEAF1 (BIT(0) /* sse3 */ | BIT(9) /* ssse3 */ | BIT(13) /* cx16 */ | BIT(19) /* sse4.1 */ | BIT(20) /* sse4.2 */ | BIT(23) /* popcnt */)
-#define V3_LEAF1 (BIT(12) /* fma */ | BIT(22) /* movbe */ | BIT(27) /* osxsave */ | BIT(28) /* avx */ | BIT(29) /* f16c */)
+#define V2_LEAF1                                                                                               \
+  (BIT(0) /* sse3 */ | BIT(9) /* ssse3 */ | BIT(13) /* cx16 */ | BIT(19) /* sse4.1 */ | BIT(20) /* sse4.2 */ | \
+   BIT(23) /* popcnt */)
+#define V3_LEAF1 \
+  (BIT(12) /* fma */ | BIT(22) /* movbe */ | BIT(27) /* osxsave */ | BIT(28) /* avx */ | BIT(29) /* f16c */)
 /* leaf 0x80000001, ecx */
 #define V2_EXTENDED BIT(0) /* lahf */
 #define V3_EXTENDED BIT(5) /* lzcnt */
@@ -29,9 +32,7 @@
 #define V3_STATE (BIT(1) /* xmm */ | BIT(2) /* ymm */)
 #define V4_STATE (BIT(5) /* masks */ | BIT(6) /* upper half of zmm0 to 15 */ | BIT(7) /* zmm16 to 31 */)
 
-static int has(uint32_t set, uint32_t wanted) {
-  return (set & wanted) == wanted;
-}
+static int has(uint32_t set, uint32_t wanted) { return (set & wanted) == wanted; }
 
 uint32_t cx_features_of_cpuid(const struct cx_cpuid *cpuid) {
   if (!has(cpuid->leaf1_ecx, V2_LEAF1) || !has(cpuid->extended1_ecx, V2_EXTENDED)) return 0;
@@ -70,15 +71,14 @@ uint32_t cx_features(void) {
 #elif defined(__APPLE__)
   int present = 0;
   size_t size = sizeof present;
-  if (sysctlbyname("hw.optional.arm.FEAT_DotProd", &present, &size, NULL, 0) == 0 && present) features |= CX_FEATURE_DOTPROD;
+  if (sysctlbyname("hw.optional.arm.FEAT_DotProd", &present, &size, NULL, 0) == 0 && present)
+    features |= CX_FEATURE_DOTPROD;
 #endif
   return features;
 }
 
 #else
 
-uint32_t cx_features(void) {
-  return 0;
-}
+uint32_t cx_features(void) { return 0; }
 
 #endif

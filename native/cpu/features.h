@@ -7,7 +7,8 @@
 
 #include <stdint.h>
 
-/* The x86-64 levels are those of the psABI: a level counts only if every feature of it, and the register state it needs, is there. */
+/* The x86-64 levels are those of the psABI: a level counts only if every feature of it, and the register state it
+ * needs, is there. */
 enum cx_feature {
   CX_FEATURE_X86_64_V2 = 1 << 0,
   CX_FEATURE_X86_64_V3 = 1 << 1,
@@ -16,8 +17,8 @@ enum cx_feature {
   CX_FEATURE_DOTPROD = 1 << 4
 };
 
-/* What an x86-64 processor reports: the registers named by leaf, zero where it has no such leaf. xcr0 is the state that the operating
- * system saves, zero where it says nothing (leaf 1 without OSXSAVE). */
+/* What an x86-64 processor reports: the registers named by leaf, zero where it has no such leaf. xcr0 is the state that
+ * the operating system saves, zero where it says nothing (leaf 1 without OSXSAVE). */
 struct cx_cpuid {
   uint32_t leaf1_ecx, leaf7_ebx, extended1_ecx;
   uint32_t xcr0;

@@ -1,4 +1,5 @@
-/* The row "scalar": plain C, for any processor. What the other rows are compared with, and what runs where none of them can. */
+/* The row "scalar": plain C, for any processor. What the other rows are compared with, and what runs where none of them
+ * can. */
 #include "simd_scalar.h"
 
 #define CX_ROW_NAME "scalar"

@@ -1,7 +1,8 @@
-/* The body of a row: the decoders and kernels over the vector words included before it, and the table that the row exports.
+/* The body of a row: the decoders and kernels over the vector words included before it, and the table that the row
+ * exports.
  *
- * A template. Parameters: CX_ROW_NAME, the row's name; CX_ROW_SYMBOL, its one external symbol. Included once, last, by a row_<isa>.c.
- * A new kernel is an include and a line here; an op without a line has no kernel on the CPU lane.
+ * A template. Parameters: CX_ROW_NAME, the row's name; CX_ROW_SYMBOL, its one external symbol. Included once, last, by
+ * a row_<isa>.c. A new kernel is an include and a line here; an op without a line has no kernel on the CPU lane.
  */
 #include <math.h>
 #include <string.h>

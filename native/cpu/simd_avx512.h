@@ -11,7 +11,8 @@
 #include "base/common.h"
 
 #define CX_LANES 16
-/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 24 of 32 registers. */
+/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 24 of 32
+ * registers. */
 #define CX_TILE_WEIGHTS 6
 #define CX_TILE_ROWS 4
 
@@ -46,7 +47,8 @@ CX_INLINE float vf_hmax(vf v) {
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
-/* Halves the lanes of two vectors per step, as vf_sum does; their order is chosen so that the sums come out in place. */
+/* Halves the lanes of two vectors per step, as vf_sum does; their order is chosen so that the sums come out in place.
+ */
 CX_INLINE __m512 avx512_fold_8(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
 }
@@ -67,9 +69,13 @@ CX_INLINE vf vf_sums(const vf v[CX_LANES]) {
 
 CX_INLINE vf avx512_bf16(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
 CX_INLINE vf vf_load_bf16(const void *p) { return avx512_bf16(_mm256_loadu_si256(p)); }
-CX_INLINE vf vf_load_bf16_n(const void *p, size_t n) { return avx512_bf16(_mm256_maskz_loadu_epi16(avx512_mask(n), p)); }
+CX_INLINE vf vf_load_bf16_n(const void *p, size_t n) {
+  return avx512_bf16(_mm256_maskz_loadu_epi16(avx512_mask(n), p));
+}
 CX_INLINE vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
-CX_INLINE vf vf_load_f16_n(const void *p, size_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(avx512_mask(n), p)); }
+CX_INLINE vf vf_load_f16_n(const void *p, size_t n) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(avx512_mask(n), p));
+}
 
 CX_INLINE __m256i avx512_to_bf16(vf v) {
   const __m512i bits = _mm512_castps_si512(v);
@@ -80,7 +86,9 @@ CX_INLINE __m256i avx512_to_bf16(vf v) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(safe, 16));
 }
 CX_INLINE void vf_store_bf16(void *p, vf v) { _mm256_storeu_si256(p, avx512_to_bf16(v)); }
-CX_INLINE void vf_store_bf16_n(void *p, vf v, size_t n) { _mm256_mask_storeu_epi16(p, avx512_mask(n), avx512_to_bf16(v)); }
+CX_INLINE void vf_store_bf16_n(void *p, vf v, size_t n) {
+  _mm256_mask_storeu_epi16(p, avx512_mask(n), avx512_to_bf16(v));
+}
 
 CX_INLINE vf vf_from_i8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
 CX_INLINE vf vf_from_u8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p))); }
@@ -126,10 +134,15 @@ CX_INLINE vb vb_lookup(const int8_t table[16], vb v) {
 CX_INLINE __m128i avx512_sixteen(vb v, int index) {
   return index ? _mm256_extracti128_si256(v, 1) : _mm256_castsi256_si128(v);
 }
-CX_INLINE vf vb_floats_i8(vb v, int index) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(avx512_sixteen(v, index))); }
-CX_INLINE vf vb_floats_u8(vb v, int index) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(avx512_sixteen(v, index))); }
+CX_INLINE vf vb_floats_i8(vb v, int index) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(avx512_sixteen(v, index)));
+}
+CX_INLINE vf vb_floats_u8(vb v, int index) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(avx512_sixteen(v, index)));
+}
 
-/* --- four-bit codes by table: no conversion, no arithmetic per element. For this row's half of the block decoders only. */
+/* --- four-bit codes by table: no conversion, no arithmetic per element. For this row's half of the block decoders
+ * only. */
 
 /* The values that codes 0 to 15 have before scaling, in four-bit types without a table of their own. */
 CX_INLINE vf avx512_iota(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }

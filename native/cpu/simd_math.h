@@ -1,15 +1,22 @@
-/* The vector words that are written once, in the words of an instruction set: each simd_<isa>.h includes this file at its end.
+/* The vector words that are written once, in the words of an instruction set: each simd_<isa>.h includes this file at
+ * its end.
  *
- * Needs from it, beyond the arithmetic: vf_round (to nearest even) and vf_scale2(v, n) = v * 2^n for whole n, rounded once, also
- * where the result is subnormal or overflows.
+ * Needs from it, beyond the arithmetic: vf_round (to nearest even) and vf_scale2(v, n) = v * 2^n for whole n, rounded
+ * once, also where the result is subnormal or overflows.
  */
 #ifndef CX_SIMD_MATH_H
 #define CX_SIMD_MATH_H
 
-/* e^v within about 1 ulp over the whole range: subnormal results are kept, exp(-inf) = 0, exp(inf) = inf, NaN stays NaN.
- * v = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), where p is the minimax fit of degree 5 of (e^r - 1 - r) / r^2
- * (iterated least squares in f64, weighted for the relative error of e^r, which is 5e-11). ln 2 is split so that n times the
- * upper part is exact, with or without fused multiply-add. */
+/* v, from now on in a register. */
+CX_INLINE vf vf_keep(vf v) {
+  CX_KEEP(v);
+  return v;
+}
+
+/* e^v within about 1 ulp over the whole range: subnormal results are kept, exp(-inf) = 0, exp(inf) = inf, NaN stays
+ * NaN. v = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), where p is the minimax fit of degree 5 of (e^r - 1
+ * - r) / r^2 (iterated least squares in f64, weighted for the relative error of e^r, which is 5e-11). ln 2 is split so
+ * that n times the upper part is exact, with or without fused multiply-add. */
 CX_INLINE vf vf_exp(vf v) {
   /* Past these bounds the result is inf or 0 anyway; a NaN passes both because it stands second. */
   v = vf_max(vf_set1(-104.0f), v);

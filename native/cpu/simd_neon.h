@@ -11,7 +11,8 @@
 #include "base/common.h"
 
 #define CX_LANES 4
-/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 24 of 32 registers. */
+/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 24 of 32
+ * registers. */
 #define CX_TILE_WEIGHTS 6
 #define CX_TILE_ROWS 4
 
@@ -62,7 +63,9 @@ CX_INLINE vf neon_bf16(uint16x4_t h) { return vreinterpretq_f32_u32(vshll_n_u16(
 CX_INLINE vf vf_load_bf16(const void *p) { return neon_bf16(neon_load_u16(p)); }
 CX_INLINE vf vf_load_bf16_n(const void *p, size_t n) { return neon_bf16(neon_load_u16_n(p, n)); }
 CX_INLINE vf vf_load_f16(const void *p) { return vcvt_f32_f16(vreinterpret_f16_u16(neon_load_u16(p))); }
-CX_INLINE vf vf_load_f16_n(const void *p, size_t n) { return vcvt_f32_f16(vreinterpret_f16_u16(neon_load_u16_n(p, n))); }
+CX_INLINE vf vf_load_f16_n(const void *p, size_t n) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(neon_load_u16_n(p, n)));
+}
 
 CX_INLINE uint16x4_t neon_to_bf16(vf v) {
   const uint32x4_t bits = vreinterpretq_u32_f32(v);
@@ -131,7 +134,7 @@ CX_INLINE vb vb_shl(vb v, uint32_t n) {
 }
 /* A negative count shifts right. */
 CX_INLINE vb vb_shr(vb v, uint32_t n) {
-  const int8x16_t count = vdupq_n_s8((int8_t)-(int)n);
+  const int8x16_t count = vdupq_n_s8((int8_t) - (int)n);
   return neon_vb(vshlq_u8(v.low, count), vshlq_u8(v.high, count));
 }
 CX_INLINE vb vb_from_bits(uint32_t bits) {

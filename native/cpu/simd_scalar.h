@@ -1,8 +1,8 @@
 /* The vector words in plain C, one lane wide: the reference row, which every processor runs.
  *
- * The words are the same in every simd_<isa>.h; this file says what each does. vf holds CX_LANES floats. Loads and stores need no
- * alignment. A word that ends in _n handles the first n lanes, 0 <= n <= CX_LANES: a load gives zeros in the others, and no
- * memory past n elements is touched. Knows no ops and no block layouts.
+ * The words are the same in every simd_<isa>.h; this file says what each does. vf holds CX_LANES floats. Loads and
+ * stores need no alignment. A word that ends in _n handles the first n lanes, 0 <= n <= CX_LANES: a load gives zeros in
+ * the others, and no memory past n elements is touched. Knows no ops and no block layouts.
  */
 #ifndef CX_SIMD_SCALAR_H
 #define CX_SIMD_SCALAR_H
@@ -49,7 +49,8 @@ CX_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 CX_INLINE vf vf_max(vf a, vf b) { return a > b ? a : b; }
 CX_INLINE vf vf_min(vf a, vf b) { return a < b ? a : b; }
 
-/* Sum and maximum of the lanes. The order of the sum is fixed: the upper half is added to the lower until one lane is left. */
+/* Sum and maximum of the lanes. The order of the sum is fixed: the upper half is added to the lower until one lane is
+ * left. */
 CX_INLINE float vf_sum(vf v) { return v; }
 CX_INLINE float vf_hmax(vf v) { return v; }
 /* Lane i is vf_sum(v[i]), to the bit, for CX_LANES vectors at once. */
@@ -61,7 +62,8 @@ CX_INLINE vf vf_load_bf16_n(const void *p, size_t n) { return n ? vf_load_bf16(p
 CX_INLINE vf vf_load_f16(const void *p) { return cx_read_f16(p); }
 CX_INLINE vf vf_load_f16_n(const void *p, size_t n) { return n ? vf_load_f16(p) : 0.0f; }
 
-/* To bf16, to nearest, ties to even. A NaN stays one: rounding could carry its fraction into infinity, so it gets the quiet bit. */
+/* To bf16, to nearest, ties to even. A NaN stays one: rounding could carry its fraction into infinity, so it gets the
+ * quiet bit. */
 CX_INLINE void vf_store_bf16(void *p, vf v) {
   uint32_t bits;
   memcpy(&bits, &v, sizeof bits);

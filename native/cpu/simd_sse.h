@@ -11,7 +11,8 @@
 #include "base/common.h"
 
 #define CX_LANES 4
-/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 8 of 16 registers, with one for the product. */
+/* A matrix product keeps CX_TILE_WEIGHTS rows of weights times CX_TILE_ROWS rows of activations in registers: 8 of 16,
+ * since each product needs one of its own too. */
 #define CX_TILE_WEIGHTS 4
 #define CX_TILE_ROWS 2
 
@@ -65,8 +66,8 @@ CX_INLINE vf sse_bf16(__m128i h) { return _mm_castsi128_ps(_mm_unpacklo_epi16(_m
 CX_INLINE vf vf_load_bf16(const void *p) { return sse_bf16(_mm_loadl_epi64(p)); }
 CX_INLINE vf vf_load_bf16_n(const void *p, size_t n) { return sse_bf16(sse_load_u16_n(p, n)); }
 
-/* With the fraction and exponent shifted into place, 2^112 moves the exponent to f32's bias and normalises f16's subnormals;
- * infinity and NaN then get f32's full exponent. */
+/* With the fraction and exponent shifted into place, 2^112 moves the exponent to f32's bias and normalises f16's
+ * subnormals; infinity and NaN then get f32's full exponent. */
 CX_INLINE vf sse_f16(__m128i h) {
   const __m128i wide = _mm_cvtepu16_epi32(h);
   const __m128i sign = _mm_slli_epi32(_mm_and_si128(wide, _mm_set1_epi32(0x8000)), 16);

@@ -1,12 +1,13 @@
 /* What the vector decoders of the 256-element types share: the factors of a block as sixteen floats in vectors.
  *
- * Taken once a block: a kernel's inner loop is unrolled over the block, and the compiler keeps them. quants.h includes this file
- * where vector words are included (CX_LANES is defined).
+ * Taken once a block: a kernel's inner loop is unrolled over the block, and the compiler keeps them. quants.h includes
+ * this file where vector words are included (CX_LANES is defined).
  */
 #ifndef CX_K_VECTORS_H
 #define CX_K_VECTORS_H
 
-/* The eight scales of a q4_k or q5_k block, then its eight minimums, as 16 floats: block points at scale, minimum, scales[12]. */
+/* The eight scales of a q4_k or q5_k block, then its eight minimums, as 16 floats: block points at scale, minimum,
+ * scales[12]. */
 CX_INLINE void cx_k_scales(const uint8_t *block, vf out[16 / CX_LANES]) {
   const uint32_t a = cx_read_u32(block + 4), b = cx_read_u32(block + 8), c = cx_read_u32(block + 12);
   const uint32_t bytes[4] = {

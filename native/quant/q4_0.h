@@ -27,6 +27,9 @@ CX_INLINE void cx_q4_0_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   const vf scale = vf_set1_f16(block->scale);
 #if CX_LANES == 16
   avx512_lookup_nibbles(block->codes, vf_mul(scale, vf_sub(avx512_iota(), vf_set1(8.0f))), out);
+#elif CX_LANES == 8
+  avx_nibbles(block->codes, 8, out);
+  CX_UNROLL for (int i = 0; i < 4; i++) out[i] = vf_mul(scale, out[i]);
 #else
   const vb codes = vb_sub(vb_nibbles(block->codes), vb_set1(8));
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_mul(scale, vb_floats_i8(codes, i));

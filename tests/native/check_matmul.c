@@ -1,9 +1,11 @@
-/* check_matmul [--seed N] [--row NAME] [--cases N]: the linear ops of every row that this processor can run, over every weight type.
- * check_matmul --bench [--row NAME] [TYPE...]: GFLOP/s and GB/s of the same calls, with a checksum.
+/* check_matmul [--seed N] [--row NAME] [--cases N]: the linear ops of every row that this processor can run, over every
+ * weight type. check_matmul --bench [--row NAME] [--shape KxNxROWS,MIB] [TYPE...]: speed of the same calls in processor
+ * time, with a checksum.
  *
- * Each output is judged three ways: against a float64 product of plainly decoded weights; bit for bit against the definition of a linear
- * layer spelled out lane by lane; and bit for bit against the same row run alone, with items in pieces and in another order. Tensors
- * end or begin at a page that cannot be touched, weights at any byte. The first failure prints the case and ends with status 1.
+ * Each output is judged three ways: against a float64 product of plainly decoded weights; bit for bit against the
+ * definition of a linear layer spelled out lane by lane; and bit for bit against the same row run alone, with items in
+ * pieces and in another order. Tensors end or begin at a page that cannot be touched, weights at any byte. The first
+ * failure prints the case and ends with status 1.
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include <math.h>
@@ -27,7 +29,8 @@ static const struct {
   const char *name;
   int lanes, is_fused;
 } row_kinds[] = {
-    {"x86-64-v4", 16, 1}, {"x86-64-v3", 8, 1}, {"x86-64-v2", 4, 0}, {"aarch64-dotprod", 4, 1}, {"aarch64", 4, 1}, {"scalar", 1, 0},
+    {"x86-64-v4", 16, 1},      {"x86-64-v3", 8, 1}, {"x86-64-v2", 4, 0},
+    {"aarch64-dotprod", 4, 1}, {"aarch64", 4, 1},   {"scalar", 1, 0},
 };
 
 static uint64_t random_state;
@@ -52,7 +55,8 @@ static uint64_t random_bits(void) {
 static uint32_t random_below(uint32_t n) { return (uint32_t)(random_bits() % n); }
 static float random_unit(void) { return (float)((double)(random_bits() >> 11) * 0x1p-53 * 2 - 1); }
 
-/* --- tensors between pages that cannot be touched ---------------------------------------------------------------------- */
+/* --- tensors between pages that cannot be touched
+ * ---------------------------------------------------------------------- */
 
 struct tensor {
   uint8_t *base, *map;
@@ -65,7 +69,8 @@ static struct tensor tensor_new(size_t bytes, int at_end, size_t shift) {
   struct tensor tensor = {.bytes = bytes, .map_bytes = inner + 2 * page};
   tensor.map = mmap(NULL, tensor.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (tensor.map == MAP_FAILED) fail("no memory");
-  if (mprotect(tensor.map, page, PROT_NONE) || mprotect(tensor.map + page + inner, page, PROT_NONE)) fail("no guard pages");
+  if (mprotect(tensor.map, page, PROT_NONE) || mprotect(tensor.map + page + inner, page, PROT_NONE))
+    fail("no guard pages");
   tensor.base = tensor.map + page + (at_end ? inner - bytes : shift);
   memset(tensor.map + page, 0xff, inner);
   return tensor;
@@ -73,7 +78,8 @@ static struct tensor tensor_new(size_t bytes, int at_end, size_t shift) {
 
 static void tensor_free(struct tensor *tensor) { munmap(tensor->map, tensor->map_bytes); }
 
-/* --- a case ------------------------------------------------------------------------------------------------------------ */
+/* --- a case
+ * ------------------------------------------------------------------------------------------------------------ */
 
 struct matrix {
   const struct cx_quant_info *type;
@@ -103,9 +109,9 @@ static void fill_blocks(const struct cx_quant_info *type, uint8_t *p, size_t n_b
   static const struct {
     const char *name;
     int at[2];
-  } factors[] = {{"f16", {0, -1}},    {"q8_0", {0, -1}},    {"q4_0", {0, -1}},   {"q4_1", {0, 2}},   {"q5_0", {0, -1}},
-                 {"q5_1", {0, 2}},    {"q2_k", {80, 82}},   {"q3_k", {108, -1}}, {"q4_k", {0, 2}},   {"q5_k", {0, 2}},
-                 {"q6_k", {208, -1}}, {"iq4_nl", {0, -1}},  {"iq4_xs", {0, -1}}};
+  } factors[] = {{"f16", {0, -1}},    {"q8_0", {0, -1}},   {"q4_0", {0, -1}},   {"q4_1", {0, 2}}, {"q5_0", {0, -1}},
+                 {"q5_1", {0, 2}},    {"q2_k", {80, 82}},  {"q3_k", {108, -1}}, {"q4_k", {0, 2}}, {"q5_k", {0, 2}},
+                 {"q6_k", {208, -1}}, {"iq4_nl", {0, -1}}, {"iq4_xs", {0, -1}}};
   for (size_t b = 0; b < n_blocks; b++, p += type->block_bytes) {
     for (uint32_t i = 0; i < type->block_bytes; i++) p[i] = (uint8_t)random_bits();
     const float value = random_unit();
@@ -117,7 +123,8 @@ static void fill_blocks(const struct cx_quant_info *type, uint8_t *p, size_t n_b
     for (size_t f = 0; f < sizeof factors / sizeof factors[0]; f++) {
       if (strcmp(type->name, factors[f].name) != 0) continue;
       for (int i = 0; i < 2; i++)
-        if (factors[f].at[i] >= 0) p[factors[f].at[i] + 1] = (uint8_t)((p[factors[f].at[i] + 1] & 0x83) | 0x20 | random_below(5) << 2);
+        if (factors[f].at[i] >= 0)
+          p[factors[f].at[i] + 1] = (uint8_t)((p[factors[f].at[i] + 1] & 0x83) | 0x20 | random_below(5) << 2);
     }
   }
 }
@@ -141,7 +148,8 @@ static struct tensor rows_new(uint32_t n_rows, uint32_t width, uint32_t stride, 
   return tensor_new(bytes, at_end, 0);
 }
 
-static void matrix_new(struct scene *scene, struct matrix *matrix, const struct cx_quant_info *type, uint32_t n, int at_end) {
+static void matrix_new(struct scene *scene, struct matrix *matrix, const struct cx_quant_info *type, uint32_t n,
+                       int at_end) {
   const size_t n_blocks = (size_t)n * scene->k / type->block_elements, elements = (size_t)n * scene->k;
   matrix->type = type;
   matrix->n = n;
@@ -149,17 +157,23 @@ static void matrix_new(struct scene *scene, struct matrix *matrix, const struct 
   matrix->raw = tensor_new(n_blocks * type->block_bytes, at_end, random_below(64));
   fill_blocks(type, matrix->raw.base, n_blocks);
   matrix->plain = malloc(elements * sizeof(float));
-  if (matrix->plain == NULL || cx_quant_decode(type->id, matrix->raw.base, elements, matrix->plain)) fail("plain decoder");
+  if (matrix->plain == NULL || cx_quant_decode(type->id, matrix->raw.base, elements, matrix->plain))
+    fail("plain decoder");
   matrix->y = rows_new(scene->n_rows, n, matrix->y_stride, at_end);
   matrix->bias = tensor_new(n * 4, at_end, 0);
   fill_floats(&matrix->bias, 1, n, n);
 }
 
 static void make_linear_op(struct scene *scene) {
-  struct cx_op_linear op = {.head = {.op = CX_OP_LINEAR}, .k = scene->k, .n_parts = scene->n_matrices, .x_stride = scene->x_stride,
+  struct cx_op_linear op = {.head = {.op = CX_OP_LINEAR},
+                            .k = scene->k,
+                            .n_parts = scene->n_matrices,
+                            .x_stride = scene->x_stride,
                             .residual_stride = scene->residual_stride};
   op.x = reference(scene, 1, 0, &scene->x);
-  if (scene->has_residual) op.residual = reference(scene, scene->in_place ? 4 : 2, 0, scene->in_place ? &scene->matrices[0].y : &scene->residual);
+  if (scene->has_residual)
+    op.residual =
+        reference(scene, scene->in_place ? 4 : 2, 0, scene->in_place ? &scene->matrices[0].y : &scene->residual);
   for (uint32_t i = 0; i < scene->n_matrices; i++) {
     struct matrix *matrix = &scene->matrices[i];
     op.parts[i].weight = reference(scene, 3 + 3 * i, matrix->type->id, &matrix->raw);
@@ -172,8 +186,12 @@ static void make_linear_op(struct scene *scene) {
 }
 
 static void make_gated_op(struct scene *scene) {
-  struct cx_op_gated_linear op = {.head = {.op = CX_OP_GATED_LINEAR}, .k = scene->k, .n = scene->matrices[0].n,
-                                  .x_stride = scene->x_stride, .y_stride = scene->matrices[1].y_stride, .act = CX_ACT_SILU};
+  struct cx_op_gated_linear op = {.head = {.op = CX_OP_GATED_LINEAR},
+                                  .k = scene->k,
+                                  .n = scene->matrices[0].n,
+                                  .x_stride = scene->x_stride,
+                                  .y_stride = scene->matrices[1].y_stride,
+                                  .act = CX_ACT_SILU};
   op.x = reference(scene, 1, 0, &scene->x);
   op.gate = reference(scene, 3, scene->matrices[0].type->id, &scene->matrices[0].raw);
   op.up = reference(scene, 6, scene->matrices[1].type->id, &scene->matrices[1].raw);
@@ -209,14 +227,17 @@ static void scene_new(struct scene *scene, const struct cx_quant_info *type) {
   scene->x = rows_new(scene->n_rows, scene->k, scene->x_stride, at_end);
   fill_floats(&scene->x, scene->n_rows, scene->k, scene->x_stride);
   for (uint32_t i = 0; i < scene->n_matrices; i++) {
-    const uint32_t n = scene->is_gated && i == 1 ? scene->matrices[0].n : 1 + random_below(random_below(4) == 0 ? MAX_N : 60);
+    const uint32_t n =
+        scene->is_gated && i == 1 ? scene->matrices[0].n : 1 + random_below(random_below(4) == 0 ? MAX_N : 60);
     matrix_new(scene, &scene->matrices[i], i == 0 ? type : random_type_for(scene->k), n, at_end);
   }
   scene->residual_stride = scene->in_place ? scene->matrices[0].y_stride : stride_for(scene->matrices[0].n);
   scene->residual = rows_new(scene->n_rows, scene->matrices[0].n, scene->residual_stride, at_end);
   fill_floats(&scene->residual, scene->n_rows, scene->matrices[0].n, scene->residual_stride);
-  if (scene->is_gated) make_gated_op(scene);
-  else make_linear_op(scene);
+  if (scene->is_gated)
+    make_gated_op(scene);
+  else
+    make_linear_op(scene);
   const struct cx_run run = {.arenas = scene->arenas, .n_rows = scene->n_rows};
   scene->run = run;
 }
@@ -232,7 +253,8 @@ static void scene_free(struct scene *scene) {
   tensor_free(&scene->residual);
 }
 
-/* --- what an output must be -------------------------------------------------------------------------------------------- */
+/* --- what an output must be
+ * -------------------------------------------------------------------------------------------- */
 
 static float value_at(const struct tensor *tensor, size_t index) {
   float value;
@@ -266,19 +288,22 @@ static double exact_sum(const float *w, const uint8_t *x, uint32_t k, double *ma
   return sum;
 }
 
-static void check_linear(const struct scene *scene, const struct matrix *matrix, uint32_t row, uint32_t i, int lanes, int is_fused) {
+static void check_linear(const struct scene *scene, const struct matrix *matrix, uint32_t row, uint32_t i, int lanes,
+                         int is_fused) {
   const float *w = matrix->plain + (size_t)i * scene->k;
   const uint8_t *x = scene->x.base + (size_t)row * scene->x_stride * 4;
   const float got = value_at(&matrix->y, (size_t)row * matrix->y_stride + i);
   float want = defined_sum(w, x, scene->k, lanes, is_fused);
   double magnitude = 0, exact = exact_sum(w, x, scene->k, &magnitude);
   const double bias = scene->has_bias ? (double)value_at(&matrix->bias, i) : 0;
-  const double residual = scene->has_residual ? (double)value_at(&scene->residual, (size_t)row * scene->residual_stride + i) : 0;
+  const double residual =
+      scene->has_residual ? (double)value_at(&scene->residual, (size_t)row * scene->residual_stride + i) : 0;
   if (scene->has_bias) want = want + (float)bias;
   if (scene->has_residual) want = (float)residual + want;
   exact += bias + residual;
   magnitude += fabs(bias) + fabs(residual);
-  if (memcmp(&got, &want, sizeof got) != 0) fail("y[%u][%u] is %a, by definition %a", row, i, (double)got, (double)want);
+  if (memcmp(&got, &want, sizeof got) != 0)
+    fail("y[%u][%u] is %a, by definition %a", row, i, (double)got, (double)want);
   if (!(fabs((double)got - exact) <= magnitude * 0x1p-23 * (4 + scene->k / (double)lanes)))
     fail("y[%u][%u] is %.9g, in float64 %.9g", row, i, (double)got, exact);
 }
@@ -290,7 +315,8 @@ static void check_gated(const struct scene *scene, uint32_t row, uint32_t i, int
   const double u = (double)defined_sum(up->plain + (size_t)i * scene->k, x, scene->k, lanes, is_fused);
   /* A gate below -88.7 overflows its exponential: then the result is 0 instead of something below 2^-121. */
   const double got = (double)value_at(&up->y, (size_t)row * up->y_stride + i), want = g / (1 + exp(-g)) * u;
-  if (!(fabs(got - want) <= fabs(want) * 0x1p-21 + fabs(u) * 0x1p-121)) fail("y[%u][%u] is %.9g, want %.9g (gate %g, up %g)", row, i, got, want, g, u);
+  if (!(fabs(got - want) <= fabs(want) * 0x1p-21 + fabs(u) * 0x1p-121))
+    fail("y[%u][%u] is %.9g, want %.9g (gate %g, up %g)", row, i, got, want, g, u);
 }
 
 static void check_outputs(const struct scene *scene, int lanes, int is_fused) {
@@ -298,17 +324,21 @@ static void check_outputs(const struct scene *scene, int lanes, int is_fused) {
     for (uint32_t m = scene->is_gated ? 1 : 0; m < scene->n_matrices; m++) {
       const struct matrix *matrix = &scene->matrices[m];
       for (uint32_t i = 0; i < matrix->n; i++) {
-        if (scene->is_gated) check_gated(scene, row, i, lanes, is_fused);
-        else check_linear(scene, matrix, row, i, lanes, is_fused);
+        if (scene->is_gated)
+          check_gated(scene, row, i, lanes, is_fused);
+        else
+          check_linear(scene, matrix, row, i, lanes, is_fused);
       }
       for (uint32_t i = matrix->n; i < matrix->y_stride && row + 1 < scene->n_rows; i++)
         for (int b = 0; b < 4; b++)
-          if (matrix->y.base[((size_t)row * matrix->y_stride + i) * 4 + (size_t)b] != 0xff) fail("wrote past row %u", row);
+          if (matrix->y.base[((size_t)row * matrix->y_stride + i) * 4 + (size_t)b] != 0xff)
+            fail("wrote past row %u", row);
     }
   }
 }
 
-/* --- running ------------------------------------------------------------------------------------------------------------ */
+/* --- running
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void reset_outputs(struct scene *scene) {
   for (uint32_t i = 0; i < scene->n_matrices; i++) memset(scene->matrices[i].y.base, 0xff, scene->matrices[i].y.bytes);
@@ -363,14 +393,17 @@ static void run_rows_apart(struct scene *scene, const struct cx_kernel *kernel, 
   }
 }
 
-static void check_case(const struct cx_row *row, const struct cx_quant_info *type, int lanes, int is_fused, uint64_t seed, uint32_t number) {
+static void check_case(const struct cx_row *row, const struct cx_quant_info *type, int lanes, int is_fused,
+                       uint64_t seed, uint32_t number) {
   struct scene scene;
-  snprintf(case_text, sizeof case_text, "row %s, %s, seed %llu, case %u", row->name, type->name, (unsigned long long)seed, number);
+  snprintf(case_text, sizeof case_text, "row %s, %s, seed %llu, case %u", row->name, type->name,
+           (unsigned long long)seed, number);
   scene_new(&scene, type);
   const size_t length = strlen(case_text);
-  snprintf(case_text + length, sizeof case_text - length, ": %s k %u n %u rows %u parts %u bias %d residual %d in place %d",
-           scene.is_gated ? "gated" : "linear", scene.k, scene.matrices[0].n, scene.n_rows, scene.n_matrices, scene.has_bias,
-           scene.has_residual, scene.in_place);
+  snprintf(case_text + length, sizeof case_text - length,
+           ": %s k %u n %u rows %u parts %u bias %d residual %d in place %d", scene.is_gated ? "gated" : "linear",
+           scene.k, scene.matrices[0].n, scene.n_rows, scene.n_matrices, scene.has_bias, scene.has_residual,
+           scene.in_place);
   const struct cx_kernel *kernel = &row->kernels[scene.op.head.op];
   struct tensor scratch = scratch_new(kernel, &scene.op, scene.n_rows);
   reset_outputs(&scene);
@@ -386,6 +419,8 @@ static void check_case(const struct cx_row *row, const struct cx_quant_info *typ
     run_rows_apart(&scene, kernel, each, scratch.base);
     expect_outputs(&scene, want, each == 1 ? "with each row alone" : "with few rows at a time");
   }
+  scene.run.n_rows = 0;
+  if (kernel->items(&scene.op, &scene.run) != 0) fail("items for no rows");
   free(want);
   tensor_free(&scratch);
   scene_free(&scene);
@@ -396,7 +431,8 @@ static void check_decoder(const struct cx_row *row, int index) {
   const struct cx_quant_info *type = cx_quant_at(index);
   for (uint32_t at_end = 0; at_end < 2; at_end++) {
     const uint32_t n_blocks = 1 + random_below(300), n = n_blocks * type->block_elements;
-    struct tensor raw = tensor_new((size_t)n_blocks * type->block_bytes, (int)at_end, 3), out = tensor_new((size_t)n * 4, (int)at_end, 0);
+    struct tensor raw = tensor_new((size_t)n_blocks * type->block_bytes, (int)at_end, 3),
+                  out = tensor_new((size_t)n * 4, (int)at_end, 0);
     float *want = malloc((size_t)n * 4);
     for (size_t i = 0; i < raw.bytes; i++) raw.base[i] = (uint8_t)random_bits();
     snprintf(case_text, sizeof case_text, "row %s, decode %s, %u blocks", row->name, type->name, n_blocks);
@@ -404,7 +440,8 @@ static void check_decoder(const struct cx_row *row, int index) {
     row->decode[index](raw.base, n, (float *)out.base);
     for (uint32_t i = 0; i < n; i++) {
       const float got = value_at(&out, i);
-      if (memcmp(&got, &want[i], 4) != 0 && !(got != got && want[i] != want[i])) fail("element %u is %a, want %a", i, (double)got, (double)want[i]);
+      if (memcmp(&got, &want[i], 4) != 0 && !(got != got && want[i] != want[i]))
+        fail("element %u is %a, want %a", i, (double)got, (double)want[i]);
     }
     free(want);
     tensor_free(&raw);
@@ -428,17 +465,18 @@ static void check_row(const struct cx_row *row, uint64_t seed, uint32_t n_cases)
   printf("%s: %d types, %u cases each: ok\n", row->name, cx_quant_count(), n_cases);
 }
 
-/* --- speed ----------------------------------------------------------------------------------------------------------------- */
+/* --- speed
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static double seconds(void) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* others may use the machine */
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* The best of `tries` runs of one op over n_copies weights one after the other, and what it produced. */
-static void bench_one(const struct cx_row *row, const struct cx_quant_info *type, uint32_t k, uint32_t n, uint32_t n_rows, size_t n_copies,
-                      int tries) {
+static void bench_one(const struct cx_row *row, const struct cx_quant_info *type, uint32_t k, uint32_t n,
+                      uint32_t n_rows, size_t n_copies, int tries) {
   const size_t bytes = (size_t)n * k / type->block_elements * type->block_bytes;
   const uint32_t y_stride = (n + 15) / 16 * 16;
   uint8_t *weights = aligned_alloc(4096, (bytes * n_copies + 4095) / 4096 * 4096);
@@ -467,26 +505,32 @@ static void bench_one(const struct cx_row *row, const struct cx_quant_info *type
   }
   for (size_t i = 0; i < (size_t)n_rows * y_stride; i += 7) sum += i % y_stride < n ? (double)y[i] : 0;
   const double weights_s = (double)n * k * (double)n_copies / best;
-  printf("%-10s %-6s k %5u n %5u rows %4u x %4zu: %7.2f Gw/s %7.1f GFLOP/s %6.1f GB/s  checksum %g\n", row->name, type->name, k, n, n_rows,
-         n_copies, weights_s * 1e-9, 2e-9 * weights_s * n_rows, (double)bytes * (double)n_copies / best * 1e-9, sum);
+  printf("%-10s %-6s k %5u n %5u rows %4u x %4zu: %7.2f Gw/s %7.1f GFLOP/s %6.1f GB/s  checksum %g\n", row->name,
+         type->name, k, n, n_rows, n_copies, weights_s * 1e-9, 2e-9 * weights_s * n_rows,
+         (double)bytes * (double)n_copies / best * 1e-9, sum);
   fflush(stdout);
   free(weights), free(x), free(y), free(scratch);
 }
 
-static void bench_row(const struct cx_row *row, char **types, int n_types) {
+struct shape {
+  uint32_t k, n, n_rows, mib; /* mib: how much weight there is in all, in MiB as f16 would have it */
+};
+
+static void bench_row(const struct cx_row *row, const struct shape *only, char **types, int n_types) {
+  static const struct shape shapes[] = {
+      {1024, 128, 1, 1},   {1024, 1024, 1, 192}, {3072, 1024, 1, 192}, {1024, 1024, 2, 64},  {1024, 1024, 3, 64},
+      {1024, 1024, 4, 64}, {1024, 1024, 8, 64},  {1024, 1024, 64, 8},  {1024, 3072, 256, 8}, {3072, 1024, 256, 8},
+  };
   for (int i = 0; i < cx_quant_count(); i++) {
     const struct cx_quant_info *type = cx_quant_at(i);
     int wanted = n_types == 0;
     for (int t = 0; t < n_types; t++) wanted |= strcmp(types[t], type->name) == 0;
-    if (!wanted) continue;
-    const size_t bytes = (size_t)1024 * 1024 / type->block_elements * type->block_bytes;
-    bench_one(row, type, 1024, 128, 1, 64, 20);                        /* decode from the second-level cache, or near it */
-    bench_one(row, type, 1024, 1024, 1, (size_t)(192 << 20) / bytes, 4); /* decode from memory */
-    bench_one(row, type, 3072, 1024, 1, (size_t)(64 << 20) / bytes, 4);
-    for (uint32_t n_rows = 2; n_rows <= 8; n_rows *= 2) bench_one(row, type, 1024, 1024, n_rows, (size_t)(64 << 20) / bytes, 3);
-    bench_one(row, type, 1024, 1024, 64, 8, 5);
-    bench_one(row, type, 1024, 3072, 256, 2, 3);
-    bench_one(row, type, 3072, 1024, 256, 2, 3);
+    for (size_t s = 0; wanted && s < sizeof shapes / sizeof shapes[0]; s++) {
+      const struct shape shape = only != NULL ? *only : shapes[s];
+      const size_t n_copies = ((size_t)shape.mib << 19) / ((size_t)shape.n * shape.k);
+      bench_one(row, type, shape.k, shape.n, shape.n_rows, n_copies ? n_copies : 1, shape.n_rows < 64 ? 7 : 4);
+      if (only != NULL) break;
+    }
   }
 }
 
@@ -494,19 +538,33 @@ int main(int argc, char **argv) {
   uint64_t seed = 1;
   uint32_t n_cases = 40;
   const char *only_row = NULL;
+  struct shape shape = {0, 0, 0, 0};
   int is_bench = 0, i = 1, n_rows = 0;
   for (; i < argc && strncmp(argv[i], "--", 2) == 0; i++) {
-    if (strcmp(argv[i], "--bench") == 0) is_bench = 1;
-    else if (i + 1 < argc && strcmp(argv[i], "--seed") == 0) seed = strtoull(argv[++i], NULL, 10);
-    else if (i + 1 < argc && strcmp(argv[i], "--cases") == 0) n_cases = (uint32_t)strtoul(argv[++i], NULL, 10);
-    else if (i + 1 < argc && strcmp(argv[i], "--row") == 0) only_row = argv[++i];
-    else return fprintf(stderr, "usage: check_matmul [--seed N] [--row NAME] [--cases N] | --bench [--row NAME] [TYPE...]\n"), 2;
+    if (strcmp(argv[i], "--bench") == 0)
+      is_bench = 1;
+    else if (i + 1 < argc && strcmp(argv[i], "--shape") == 0) {
+      if (sscanf(argv[++i], "%ux%ux%u,%u", &shape.k, &shape.n, &shape.n_rows, &shape.mib) != 4)
+        return fprintf(stderr, "check_matmul: --shape K x N x ROWS,MIB\n"), 2;
+    } else if (i + 1 < argc && strcmp(argv[i], "--seed") == 0)
+      seed = strtoull(argv[++i], NULL, 10);
+    else if (i + 1 < argc && strcmp(argv[i], "--cases") == 0)
+      n_cases = (uint32_t)strtoul(argv[++i], NULL, 10);
+    else if (i + 1 < argc && strcmp(argv[i], "--row") == 0)
+      only_row = argv[++i];
+    else
+      return fprintf(stderr,
+                     "usage: check_matmul [--seed N] [--row NAME] [--cases N] | --bench [--row NAME] [--shape "
+                     "KxNxROWS,MIB] [TYPE...]\n"),
+             2;
   }
   for (int r = 0; r < cx_row_count(); r++) {
     if ((only_row != NULL && strcmp(cx_row_name(r), only_row) != 0) || !cx_row_usable(r)) continue;
     const struct cx_row *row = cx_row_find(cx_row_name(r), NULL);
-    if (is_bench) bench_row(row, argv + i, argc - i);
-    else check_row(row, seed, n_cases);
+    if (is_bench)
+      bench_row(row, shape.k ? &shape : NULL, argv + i, argc - i);
+    else
+      check_row(row, seed, n_cases);
     n_rows++;
   }
   if (n_rows == 0) return fprintf(stderr, "check_matmul: no row to check\n"), 1;

@@ -1,21 +1,23 @@
-/* CX_OP_LINEAR and CX_OP_GATED_LINEAR over every weight type: y[R, n] = x[R, k] . weight[n, k]^T and what is fused to it.
+/* CX_OP_LINEAR and CX_OP_GATED_LINEAR over every weight type: y[R, n] = x[R, k] . weight[n, k]^T and what is fused to
+ * it.
  *
- * What an output is, whatever the path: one accumulator vector over vectors 0, 1, 2 ... of k in order (weights.h), its lanes summed in
- * vf_sum's order, then + bias, then residual + that; or silu(gate) * up. So a row's bits depend on that row alone: not on how many
- * rows share the step, where a tile begins, or which thread has it.
+ * What an output is, whatever the path: one accumulator vector over vectors 0, 1, 2 ... of k in order (weights.h), its
+ * lanes summed in vf_sum's order, then + bias, then residual + that; or silu(gate) * up. So a row's bits depend on that
+ * row alone: not on how many rows share the step, where a tile begins, or which thread has it.
  *
- * Two paths. One row: weights are multiplied as they are decoded, a few weight rows side by side. Several rows: a tile of weight
- * rows is decoded into scratch, which stays in the first-level cache, and multiplied with the activations a register tile at a time.
- * An item is a block of weight rows times a block of activation rows. Accumulators are vectors in scratch until an item is
- * finished, so that the lanes of many are summed at once.
+ * Two paths. Few rows: weights are multiplied as they are decoded, in registers. Many rows: a tile of weight rows is
+ * decoded into scratch, which stays in the first-level cache, and multiplied with the activations a register tile at a
+ * time. An item is a block of weight rows times a block of activation rows; its accumulators are kept as vectors until
+ * it is finished, so that the lanes of many are summed at once.
  */
 #ifndef CX_MATMUL_H
 #define CX_MATMUL_H
 
-#define DOT_ITEM 16                     /* outputs of an item with one row */
-#define TILE_ITEM (8 * CX_TILE_WEIGHTS) /* outputs of an item with several */
-#define ROW_BLOCK 64                    /* most activation rows of an item: with TILE_K columns they stay in the second-level cache */
-#define TILE_K 1024                     /* most columns of a tile, a multiple of 256: 24 KiB at 6 rows */
+#define DOT_MOST (CX_LANES == 16 ? 8 : DOT_INPUTS) /* rows that are few */
+#define DOT_ITEM 16                                /* outputs of an item of few rows; a multiple of DOT_ROWS */
+#define TILE_ITEM (8 * CX_TILE_WEIGHTS)            /* outputs of an item of many rows */
+#define ROW_BLOCK 64 /* most activation rows of an item: with TILE_K columns they stay in the second-level cache */
+#define TILE_K 1024  /* most columns of a tile, a multiple of 256: 24 KiB at 6 rows */
 
 /* One weight matrix and what becomes of its product. */
 struct product {
@@ -33,12 +35,15 @@ struct job {
   int is_gated;
 };
 
-/* --- the register tile ---------------------------------------------------------------------------------------------- */
+CX_INLINE size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
 
-/* sums[row][.. CX_TILE_WEIGHTS] += tile[vectors][CX_TILE_WEIGHTS][CX_LANES] times x[n_rows, k], n_rows a constant up to CX_TILE_ROWS;
- * sums' rows stand sums_stride vectors apart. They start at zero when is_first. */
-CX_INLINE void multiply(const float *restrict tile, const float *restrict x, size_t x_stride, size_t k, size_t n_rows, int is_first,
-                        vf *restrict sums, size_t sums_stride) {
+/* --- the register tile ----------------------------------------------------------------------------------------------
+ */
+
+/* sums[row][.. CX_TILE_WEIGHTS] += tile[vectors][CX_TILE_WEIGHTS][CX_LANES] times x[n_rows, k], n_rows a constant up to
+ * CX_TILE_ROWS; sums' rows stand sums_stride vectors apart. They start at zero when is_first. */
+CX_INLINE void multiply(const float *restrict tile, const float *restrict x, size_t x_stride, size_t k, size_t n_rows,
+                        int is_first, vf *restrict sums, size_t sums_stride) {
   vf total[CX_TILE_ROWS][CX_TILE_WEIGHTS];
   CX_UNROLL for (size_t r = 0; r < n_rows; r++)
     CX_UNROLL for (size_t w = 0; w < CX_TILE_WEIGHTS; w++) total[r][w] = is_first ? vf_zero() : sums[r * sums_stride + w];
@@ -47,7 +52,7 @@ CX_INLINE void multiply(const float *restrict tile, const float *restrict x, siz
     vf inputs[CX_TILE_ROWS];
     CX_UNROLL for (size_t r = 0; r < n_rows; r++) inputs[r] = vf_load(x + r * x_stride + i);
     CX_UNROLL for (size_t w = 0; w < CX_TILE_WEIGHTS; w++) {
-      const vf weight = vf_load(tile + i * CX_TILE_WEIGHTS + w * CX_LANES);
+      const vf weight = vf_keep(vf_load(tile + i * CX_TILE_WEIGHTS + w * CX_LANES));
       CX_UNROLL for (size_t r = 0; r < n_rows; r++) total[r][w] = vf_fma(weight, inputs[r], total[r][w]);
     }
   }
@@ -62,12 +67,30 @@ CX_INLINE void multiply(const float *restrict tile, const float *restrict x, siz
     CX_UNROLL for (size_t w = 0; w < CX_TILE_WEIGHTS; w++) sums[r * sums_stride + w] = total[r][w];
 }
 
-/* The same for any number of rows. Not inlined: this is the one copy of the hot loop. */
-static CX_NOINLINE void multiply_rows(const float *tile, const float *x, size_t x_stride, size_t k, size_t n_rows, int is_first,
-                                      vf *sums, size_t sums_stride) {
-  size_t r = 0;
-  for (; n_rows - r >= CX_TILE_ROWS; r += CX_TILE_ROWS)
+/* Memory that will be read next: n_lines cache lines from the start of each of n rows. */
+struct upcoming {
+  const uint8_t *first;
+  size_t row_bytes, n, n_lines;
+};
+
+/* Asks for lines [begin, end) of every row. */
+CX_INLINE void ask_for(const struct upcoming *upcoming, size_t begin, size_t end) {
+  for (size_t r = 0; r < upcoming->n; r++)
+    for (size_t line = begin; line < end; line++)
+      cx_prefetch_later(bytes_ahead(upcoming->first, r * upcoming->row_bytes + line * 64));
+}
+
+/* The same for any number of rows, asking for what comes next meanwhile. Not inlined: this is the one copy of the hot
+ * loop. */
+static CX_NOINLINE void multiply_rows(const float *tile, const float *x, size_t x_stride, size_t k, size_t n_rows,
+                                      int is_first, vf *sums, size_t sums_stride, const struct upcoming *upcoming) {
+  const size_t each = divide_up(upcoming->n_lines, divide_up(n_rows, CX_TILE_ROWS));
+  size_t r = 0, asked = 0;
+  for (; n_rows - r >= CX_TILE_ROWS; r += CX_TILE_ROWS, asked += each) {
+    ask_for(upcoming, asked, asked + each);
     multiply(tile, x + r * x_stride, x_stride, k, CX_TILE_ROWS, is_first, sums + r * sums_stride, sums_stride);
+  }
+  if (r < n_rows) ask_for(upcoming, asked, asked + each);
   x += r * x_stride;
   sums += r * sums_stride;
   switch (n_rows - r) {
@@ -80,7 +103,8 @@ static CX_NOINLINE void multiply_rows(const float *tile, const float *x, size_t 
   }
 }
 
-/* --- what becomes of the sums --------------------------------------------------------------------------------------- */
+/* --- what becomes of the sums ---------------------------------------------------------------------------------------
+ */
 
 CX_INLINE vf silu(vf v) { return vf_div(v, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), v)))); }
 
@@ -97,7 +121,8 @@ static void finish_linear(const struct product *product, size_t row, size_t firs
     const size_t lanes = n - i < CX_LANES ? n - i : CX_LANES, at = first + i;
     vf v = sums_of(accumulators + i, lanes);
     if (product->bias != NULL) v = vf_add(v, vf_load_n(product->bias + at, lanes));
-    if (product->residual != NULL) v = vf_add(vf_load_n(product->residual + row * product->residual_stride + at, lanes), v);
+    if (product->residual != NULL)
+      v = vf_add(vf_load_n(product->residual + row * product->residual_stride + at, lanes), v);
     vf_store_n(product->y + row * product->y_stride + at, v, lanes);
   }
 }
@@ -110,20 +135,20 @@ static void finish_gated(const struct product *up, size_t row, size_t first, siz
   }
 }
 
-/* --- items ---------------------------------------------------------------------------------------------------------- */
+/* --- items ----------------------------------------------------------------------------------------------------------
+ */
 
-/* How a job is cut: items [row block][product][weight block], so that neighbours share activations. Gate and up are cut as one. */
+/* How a job is cut: items [row block][product][weight block], so that neighbours share activations. Gate and up are cut
+ * as one. */
 struct cut {
-  size_t outputs;    /* weight rows of an item; half of them gate, half up, of a gated one with several rows */
-  size_t row_block;  /* activation rows of an item */
+  size_t outputs;   /* of an item: weight rows, or pairs of them */
+  size_t row_block; /* activation rows of an item */
   size_t row_blocks, weight_blocks;
 };
 
-CX_INLINE size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
-
 static struct cut cut_of(const struct job *job) {
-  struct cut cut = {.outputs = DOT_ITEM, .row_block = 1, .row_blocks = job->n_rows};
-  if (job->n_rows > 1) {
+  struct cut cut = {.outputs = DOT_ITEM, .row_block = job->n_rows, .row_blocks = job->n_rows != 0};
+  if (job->n_rows > DOT_MOST) {
     cut.outputs = job->is_gated ? TILE_ITEM / 2 : TILE_ITEM;
     cut.row_block = divide_up(divide_up(job->n_rows, divide_up(job->n_rows, ROW_BLOCK)), CX_TILE_ROWS) * CX_TILE_ROWS;
     cut.row_blocks = divide_up(job->n_rows, cut.row_block);
@@ -150,39 +175,45 @@ static struct piece piece_of(const struct job *job, const struct cut *cut, size_
   return piece;
 }
 
-static void dot_product(const struct cx_run *run, const struct job *job, const struct product *product, size_t first, size_t n,
-                        vf *sums) {
-  const struct weights weights = weights_at(run, product->weight, job->k, first);
-  weight_types[product->weight.type].dot(&weights, n, job->x, sums);
+/* sums[n_rows][DOT_ITEM] */
+static void dot_product(const struct cx_run *run, const struct job *job, const struct product *product,
+                        const struct piece *piece, vf *sums) {
+  const struct weights weights = weights_at(run, product->weight, job->k, piece->first);
+  const struct inputs inputs = {job->x + piece->row * job->x_stride, job->x_stride, piece->n_rows, sums, DOT_ITEM};
+  weight_types[product->weight.type].dot(&weights, piece->n, &inputs);
 }
 
-static void run_one_row(const struct cx_run *run, const struct job *job, const struct piece *piece) {
-  vf sums[DOT_ITEM], ups[DOT_ITEM];
-  dot_product(run, job, piece->product, piece->first, piece->n, sums);
-  if (!job->is_gated) {
-    finish_linear(piece->product, 0, piece->first, piece->n, sums);
-    return;
+static void run_few_rows(const struct cx_run *run, const struct job *job, const struct piece *piece) {
+  vf sums[DOT_MOST][DOT_ITEM], ups[DOT_MOST][DOT_ITEM];
+  dot_product(run, job, piece->product, piece, sums[0]);
+  if (job->is_gated) dot_product(run, job, &job->products[1], piece, ups[0]);
+  for (size_t r = 0; r < piece->n_rows; r++) {
+    if (job->is_gated)
+      finish_gated(&job->products[1], piece->row + r, piece->first, piece->n, sums[r], ups[r]);
+    else
+      finish_linear(piece->product, piece->row + r, piece->first, piece->n, sums[r]);
   }
-  dot_product(run, job, &job->products[1], piece->first, piece->n, ups);
-  finish_gated(&job->products[1], 0, piece->first, piece->n, sums, ups);
 }
 
-/* sums[n_rows][TILE_ITEM] from column `column` on (+)= columns [begin, end) of the piece's rows. */
-static void tile_product(const struct cx_run *run, const struct job *job, const struct product *product, const struct piece *piece,
-                         size_t begin, size_t end, float *tile, vf *sums) {
+/* sums[n_rows][TILE_ITEM] from the given column on (+)= columns [begin, end) of the piece's rows. */
+static void tile_product(const struct cx_run *run, const struct job *job, const struct product *product,
+                         const struct piece *piece, size_t begin, size_t end, float *tile, vf *sums) {
+  const float *x = job->x + piece->row * job->x_stride + begin;
   for (size_t w = 0; w < piece->n; w += CX_TILE_WEIGHTS) {
-    const struct weights weights = weights_at(run, product->weight, job->k, piece->first + w);
     const size_t n = piece->n - w < CX_TILE_WEIGHTS ? piece->n - w : CX_TILE_WEIGHTS;
+    const struct weights weights = weights_at(run, product->weight, job->k, piece->first + w);
+    const size_t skipped = weights.row_bytes * begin / job->k, n_bytes = weights.row_bytes * (end - begin) / job->k;
+    const struct upcoming upcoming = {bytes_ahead(weights.first, n * weights.row_bytes + skipped), weights.row_bytes,
+                                      CX_TILE_WEIGHTS, divide_up(n_bytes, 64)};
     weight_types[product->weight.type].unpack(&weights, n, begin, end, tile);
-    multiply_rows(tile, job->x + piece->row * job->x_stride + begin, job->x_stride, end - begin, piece->n_rows, begin == 0, sums + w,
-                  TILE_ITEM);
+    multiply_rows(tile, x, job->x_stride, end - begin, piece->n_rows, begin == 0, sums + w, TILE_ITEM, &upcoming);
   }
 }
 
 /* Columns of a tile: k cut into equal parts of at most TILE_K, each but the last a multiple of 256. */
 CX_INLINE size_t tile_columns(size_t k) { return divide_up(divide_up(k, divide_up(k, TILE_K)), 256) * 256; }
 
-static void run_several_rows(const struct cx_run *run, const struct job *job, const struct piece *piece, void *scratch) {
+static void run_many_rows(const struct cx_run *run, const struct job *job, const struct piece *piece, void *scratch) {
   const size_t step = tile_columns(job->k), half = TILE_ITEM / 2;
   float *tile = scratch;
   vf *sums = (vf *)(tile + step * CX_TILE_WEIGHTS);
@@ -193,8 +224,10 @@ static void run_several_rows(const struct cx_run *run, const struct job *job, co
   }
   for (size_t r = 0; r < piece->n_rows; r++) {
     const vf *own = sums + r * TILE_ITEM;
-    if (job->is_gated) finish_gated(&job->products[1], piece->row + r, piece->first, piece->n, own, own + half);
-    else finish_linear(piece->product, piece->row + r, piece->first, piece->n, own);
+    if (job->is_gated)
+      finish_gated(&job->products[1], piece->row + r, piece->first, piece->n, own, own + half);
+    else
+      finish_linear(piece->product, piece->row + r, piece->first, piece->n, own);
   }
 }
 
@@ -202,8 +235,10 @@ static void run_items(const struct cx_run *run, const struct job *job, uint32_t 
   const struct cut cut = cut_of(job);
   for (uint32_t item = begin; item < end; item++) {
     const struct piece piece = piece_of(job, &cut, item);
-    if (job->n_rows == 1) run_one_row(run, job, &piece);
-    else run_several_rows(run, job, &piece, scratch);
+    if (job->n_rows <= DOT_MOST)
+      run_few_rows(run, job, &piece);
+    else
+      run_many_rows(run, job, &piece, scratch);
   }
 }
 
@@ -215,23 +250,31 @@ static uint32_t count_items(const struct job *job) {
 /* One tile and the accumulators of one item. */
 static uint64_t scratch_for(size_t k, uint32_t max_rows) {
   const size_t rows = max_rows < ROW_BLOCK ? divide_up(max_rows, CX_TILE_ROWS) * CX_TILE_ROWS : ROW_BLOCK;
-  return max_rows > 1 ? (tile_columns(k) * CX_TILE_WEIGHTS + rows * TILE_ITEM * CX_LANES) * sizeof(float) : 0;
+  return max_rows > DOT_MOST ? (tile_columns(k) * CX_TILE_WEIGHTS + rows * TILE_ITEM * CX_LANES) * sizeof(float) : 0;
 }
 
-/* --- the ops -------------------------------------------------------------------------------------------------------- */
+/* --- the ops --------------------------------------------------------------------------------------------------------
+ */
 
 static const void *optional_at(const struct cx_run *run, struct cx_ref ref) {
   return ref.arena == CX_ARENA_NONE ? NULL : cx_at(run, ref);
 }
 
 static struct job linear_job(const struct cx_op_linear *op, const struct cx_run *run) {
-  struct job job = {.x = cx_at(run, op->x), .n_products = op->n_parts, .n_rows = cx_run_rows(&op->head, run), .k = op->k,
+  struct job job = {.x = cx_at(run, op->x),
+                    .n_products = op->n_parts,
+                    .n_rows = cx_run_rows(&op->head, run),
+                    .k = op->k,
                     .x_stride = op->x_stride};
   for (uint32_t i = 0; i < op->n_parts; i++) {
     const struct cx_linear_part *part = &op->parts[i];
-    const struct product product = {.weight = part->weight, .bias = optional_at(run, part->bias),
-                                    .residual = optional_at(run, op->residual), .y = cx_at(run, part->y), .n = part->n,
-                                    .y_stride = part->y_stride, .residual_stride = op->residual_stride};
+    const struct product product = {.weight = part->weight,
+                                    .bias = optional_at(run, part->bias),
+                                    .residual = optional_at(run, op->residual),
+                                    .y = cx_at(run, part->y),
+                                    .n = part->n,
+                                    .y_stride = part->y_stride,
+                                    .residual_stride = op->residual_stride};
     job.products[i] = product;
   }
   return job;
@@ -254,8 +297,13 @@ static uint64_t linear_scratch_bytes(const void *op, uint32_t max_rows) {
 static struct job gated_linear_job(const struct cx_op_gated_linear *op, const struct cx_run *run) {
   const struct product gate = {.weight = op->gate, .n = op->n};
   const struct product up = {.weight = op->up, .y = cx_at(run, op->y), .n = op->n, .y_stride = op->y_stride};
-  const struct job job = {.products = {gate, up}, .x = cx_at(run, op->x), .n_products = 2, .n_rows = cx_run_rows(&op->head, run),
-                          .k = op->k, .x_stride = op->x_stride, .is_gated = 1};
+  const struct job job = {.products = {gate, up},
+                          .x = cx_at(run, op->x),
+                          .n_products = 2,
+                          .n_rows = cx_run_rows(&op->head, run),
+                          .k = op->k,
+                          .x_stride = op->x_stride,
+                          .is_gated = 1};
   return job;
 }
 

@@ -1,22 +1,25 @@
 /* Rows of weights of any type: multiplied in registers as they are decoded (dot), or decoded into a tile (unpack).
  *
- * Written once over a type's load32 and expanded over the list of types. What both must keep, because a linear layer's bits rest
- * on it: an output has one accumulator vector; vector i of the row, decoded exactly as the plain decoder does, times vector i of the
- * input is added to it for i = 0, 1, 2 ... in order. How many rows or inputs run side by side changes no bit.
+ * Written once over a type's load32 and expanded over the list of types. What both must keep, because a linear layer's
+ * bits rest on it: an output has one accumulator vector; vector i of the row, decoded exactly as the plain decoder
+ * does, times vector i of the input is added to it for i = 0, 1, 2 ... in order. How many rows or inputs run side by
+ * side changes no bit.
  *
- * Weights may start at any byte and nothing past the last row is read. Rows of a block type hold a multiple of 32 elements.
+ * Weights may start at any byte and nothing past the last row is read. Rows of a block type hold a multiple of 32
+ * elements.
  */
 #ifndef CX_WEIGHTS_H
 #define CX_WEIGHTS_H
 
 typedef void decode_function(const void *src, uint64_t n, float *dst);
 
-/* What is constant for a type. A unit is what inner loops are unrolled over: a block of 256, so that its factors are taken
- * once, or two groups of 32. */
+/* What is constant for a type. A unit is what inner loops are unrolled over: a block of 256, so that its factors are
+ * taken once, or two groups of 32. */
 struct unit {
   void (*load32)(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]); /* 32 elements; group 0 is the row's first */
   decode_function *decode;
   size_t n_groups, n_bytes;
+  int is_flat; /* a block is one element, and k may be any number */
 };
 
 /* Rows of weights in memory: where the first is, and how long each is. */
@@ -25,25 +28,50 @@ struct weights {
   size_t row_bytes, k;
 };
 
-#define DOT_ROWS 4 /* rows side by side: enough that their chains of additions hide each other's latency */
+/* What dot holds at once: rows side by side, enough that their chains of additions hide each other's latency, times
+ * inputs that meet a decoded vector together. All accumulators must find registers, and the code is written out for a
+ * whole unit of each row: measured per row of instructions, with the size of the code in view. */
+#define DOT_ROWS 4 /* at most */
+#if CX_LANES == 16
+#define DOT_INPUTS 4
+#define ROWS_AT_ONCE(unit, n_inputs) ((unit).n_groups == 2 || (n_inputs) == 1 ? 4u : 2u)
+#elif CX_LANES == 8
+#define DOT_INPUTS 4
+#define ROWS_AT_ONCE(unit, n_inputs) ((n_inputs) == 1 ? 4u : 2u)
+#else
+#define DOT_INPUTS 2
+#define ROWS_AT_ONCE(unit, n_inputs) ((unit).n_groups == 2 && (n_inputs) == 1 ? 4u : 2u)
+#endif
 
-/* How far ahead dot asks for its bytes. From memory this decides its speed: every row is a stream of its own, and too short a one for the
- * processor to follow by itself. */
+/* How far ahead dot asks for its bytes. From memory this decides its speed: every row is a stream of its own, and too
+ * short a one for the processor to follow by itself. */
 #define PREFETCH_BYTES ((size_t)4096)
 
 CX_INLINE const uint8_t *bytes_ahead(const uint8_t *p, size_t n) { return (const uint8_t *)((uintptr_t)p + n); }
 
-/* sums[n] += 32 elements of n rows times x[32]; at[r * row_bytes] is row r's unit, g a group in it. */
-CX_INLINE void dot_group(struct unit unit, size_t n, const uint8_t *at, size_t row_bytes, size_t g, const float *x, vf *sums) {
+/* Rows of activations, and for each a row of sums, one vector a weight row. */
+struct inputs {
+  const float *x;
+  size_t x_stride, n;
+  vf *sums;
+  size_t sums_stride;
+};
+
+/* total[n][m] += 32 elements of n rows times m inputs, both constants; at[r] is row r's unit, g a group in it, x[m] the
+ * input there. */
+CX_INLINE void dot_group(struct unit unit, size_t n, size_t m, const uint8_t *const at[DOT_ROWS], size_t g,
+                         const float *const x[DOT_INPUTS], size_t first, vf total[DOT_ROWS][DOT_INPUTS]) {
   CX_UNROLL for (size_t r = 0; r < n; r++) {
     vf v[CX_FLOATS_32];
-    unit.load32(at + r * row_bytes, g, v);
-    CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++) sums[r] = vf_fma(v[i], vf_load(x + CX_LANES * i), sums[r]);
+    unit.load32(at[r], g, v);
+    CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++)
+      CX_UNROLL for (size_t j = 0; j < m; j++)
+        total[r][j] = vf_fma(v[i], vf_load(x[j] + first + CX_LANES * i), total[r][j]);
   }
 }
 
 /* What is left of a row past its last whole 32 elements: only in types whose block is one element. */
-CX_INLINE vf dot_rest(decode_function *decode, const uint8_t *rest, size_t n, const float *x, vf sum) {
+static CX_NOINLINE vf dot_rest(decode_function *decode, const uint8_t *rest, size_t n, const float *x, vf sum) {
   float values[32];
   decode(rest, n, values);
   for (size_t i = 0; i < n; i += CX_LANES) {
@@ -53,53 +81,79 @@ CX_INLINE vf dot_rest(decode_function *decode, const uint8_t *rest, size_t n, co
   return sum;
 }
 
-/* sums[n] = n rows from w on times x[k]; n is a constant up to DOT_ROWS. */
-CX_INLINE void dot_rows(struct unit unit, size_t n, const struct weights *weights, const uint8_t *w, const float *x, vf *sums) {
+/* n rows from `row` on times m inputs from `input` on, both constants. Where fewer are left the last stands in for
+ * those that are missing, whose sums have room but no use. */
+CX_INLINE void dot_rows(struct unit unit, size_t n, size_t m, const struct weights *weights, size_t row, size_t n_rows,
+                        const struct inputs *inputs, size_t input) {
   const size_t k = weights->k, row_bytes = weights->row_bytes, n_units = k / (32 * unit.n_groups);
-  vf total[DOT_ROWS];
-  CX_UNROLL for (size_t r = 0; r < n; r++) total[r] = vf_zero();
-  /* Short rows ask for the same place of the rows that come next. Long ones ask further on in the row, and from `turn` on, near the row's
-   * end, at the start of the rows that come next. */
+  const uint8_t *at[DOT_ROWS];
+  const float *x[DOT_INPUTS];
+  vf total[DOT_ROWS][DOT_INPUTS];
+  CX_UNROLL for (size_t r = 0; r < n; r++) at[r] = weights->first + (row + r < n_rows ? row + r : n_rows - 1) * row_bytes;
+  CX_UNROLL for (size_t j = 0; j < m; j++)
+    x[j] = inputs->x + (input + j < inputs->n ? input + j : inputs->n - 1) * inputs->x_stride;
+  CX_UNROLL for (size_t r = 0; r < n; r++)
+    CX_UNROLL for (size_t j = 0; j < m; j++) total[r][j] = vf_zero();
+  /* Short rows ask for the same place of the rows that come next. Long ones ask further on in the row, and from `turn`
+   * on, near the row's end, at the start of the rows that come next. */
   const int is_long = row_bytes > PREFETCH_BYTES;
   size_t ahead = is_long ? PREFETCH_BYTES : n * row_bytes;
   const size_t turn = is_long ? (row_bytes - PREFETCH_BYTES) / unit.n_bytes : n_units;
   for (size_t u = 0; u < n_units; u++) {
-    const uint8_t *at = w + u * unit.n_bytes;
     if (u == turn) ahead += (n - 1) * row_bytes;
     CX_UNROLL for (size_t r = 0; r < n; r++)
-      CX_UNROLL for (size_t line = 0; line < unit.n_bytes; line += 64) cx_prefetch(bytes_ahead(at + r * row_bytes, ahead + line));
+      CX_UNROLL for (size_t line = 0; line < unit.n_bytes; line += 64) cx_prefetch(bytes_ahead(at[r], ahead + line));
     CX_UNROLL for (size_t g = 0; g < unit.n_groups; g++)
-      dot_group(unit, n, at, row_bytes, g, x + 32 * (u * unit.n_groups + g), total);
+      dot_group(unit, n, m, at, g, x, 32 * (u * unit.n_groups + g), total);
+    CX_UNROLL for (size_t r = 0; r < n; r++) at[r] += unit.n_bytes;
   }
-  const size_t done = n_units * unit.n_groups;
-  for (size_t g = done; g < k / 32; g++) dot_group(unit, n, w + n_units * unit.n_bytes, row_bytes, g - done, x + 32 * g, total);
-  if (k % 32 != 0) {
-    const size_t whole = k / 32;
+  if (unit.n_groups == 2 && k / 32 % 2 == 1) dot_group(unit, n, m, at, 0, x, k / 32 * 32 - 32, total);
+  if (unit.is_flat && k % 32 != 0) {
     CX_UNROLL for (size_t r = 0; r < n; r++)
-      total[r] = dot_rest(unit.decode, w + r * row_bytes + whole * (unit.n_bytes / unit.n_groups), k % 32, x + 32 * whole, total[r]);
+      CX_UNROLL for (size_t j = 0; j < m; j++)
+        total[r][j] =
+            dot_rest(unit.decode, at[r] + k / 32 % 2 * (unit.n_bytes / 2), k % 32, x[j] + k / 32 * 32, total[r][j]);
   }
-  CX_UNROLL for (size_t r = 0; r < n; r++) sums[r] = total[r];
+  CX_UNROLL for (size_t r = 0; r < n; r++)
+    CX_UNROLL for (size_t j = 0; j < m; j++) inputs->sums[(input + j) * inputs->sums_stride + row + r] = total[r][j];
 }
 
-/* sums[n] = n rows of weights times x[k] */
-CX_INLINE void dot(struct unit unit, const struct weights *weights, size_t n, const float *x, vf *sums) {
-  size_t r = 0;
-  for (; n - r >= DOT_ROWS; r += DOT_ROWS) dot_rows(unit, DOT_ROWS, weights, weights->first + r * weights->row_bytes, x, sums + r);
-  for (; r < n; r++) dot_rows(unit, 1, weights, weights->first + r * weights->row_bytes, x, sums + r);
+/* The same for n rows, whatever their number. */
+CX_INLINE void dot_inputs(struct unit unit, size_t m, const struct weights *weights, size_t n,
+                          const struct inputs *inputs, size_t input) {
+  for (size_t row = 0; row < n; row += ROWS_AT_ONCE(unit, m))
+    dot_rows(unit, ROWS_AT_ONCE(unit, m), m, weights, row, n, inputs, input);
 }
 
-/* Decodes n_groups groups of a unit into vectors that stand `step` floats apart; n_groups is a constant. */
-CX_INLINE void unpack_groups(struct unit unit, const uint8_t *at, size_t n_groups, size_t step, float *to) {
-  CX_UNROLL for (size_t g = 0; g < n_groups; g++) {
+/* sums[inputs][n] = x[inputs, k] . weights[n, k]^T. The sums have room for n and the inputs rounded up to DOT_ROWS and
+ * DOT_INPUTS. */
+CX_INLINE void dot(struct unit unit, const struct weights *weights, size_t n, const struct inputs *inputs) {
+  for (size_t input = 0; input < inputs->n; input += DOT_INPUTS) {
+    if (inputs->n - input == 1)
+      dot_inputs(unit, 1, weights, n, inputs, input);
+    else if (DOT_INPUTS > 2 && inputs->n - input == 2)
+      dot_inputs(unit, 2, weights, n, inputs, input);
+    else
+      dot_inputs(unit, DOT_INPUTS, weights, n, inputs, input);
+  }
+}
+
+/* Decodes a unit into vectors that stand `step` floats apart. From a copy, because the stores could else be stores into
+ * the unit itself, and a block's factors would be taken anew for each group. */
+CX_INLINE void unpack_unit(struct unit unit, const uint8_t *at, size_t step, float *to) {
+  uint8_t copy[256];
+  memcpy(copy, at, unit.n_bytes);
+  CX_UNROLL for (size_t g = 0; g < unit.n_groups; g++) {
     vf v[CX_FLOATS_32];
-    unit.load32(at, g, v);
+    unit.load32(unit.n_groups == 8 ? copy : at, g, v);
     CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++) vf_store(to + (g * CX_FLOATS_32 + i) * step, v[i]);
   }
 }
 
-/* Decodes elements [begin, end) of n rows, n <= CX_TILE_WEIGHTS, into tile[vectors][CX_TILE_WEIGHTS][CX_LANES]; begin is a multiple of
- * 256. Rows that are missing, and what is missing to a last whole vector, are zeros. */
-CX_INLINE void unpack(struct unit unit, const struct weights *weights, size_t n, size_t begin, size_t end, float *tile) {
+/* Decodes elements [begin, end) of n rows, n <= CX_TILE_WEIGHTS, into tile[vectors][CX_TILE_WEIGHTS][CX_LANES]; begin
+ * is a multiple of 256. Rows that are missing, and what is missing to a last whole vector, are zeros. */
+CX_INLINE void unpack(struct unit unit, const struct weights *weights, size_t n, size_t begin, size_t end,
+                      float *tile) {
   const size_t step = CX_TILE_WEIGHTS * CX_LANES, row_bytes = weights->row_bytes;
   const size_t n_units = (end - begin) / (32 * unit.n_groups), done = n_units * unit.n_groups;
   const size_t n_groups = (end - begin) / 32, rest = (end - begin) % 32;
@@ -108,7 +162,7 @@ CX_INLINE void unpack(struct unit unit, const struct weights *weights, size_t n,
     for (size_t r = 0; r < n; r++) {
       const uint8_t *at = first + r * row_bytes + u * unit.n_bytes;
       CX_UNROLL for (size_t line = 0; line < unit.n_bytes; line += 64) cx_prefetch(bytes_ahead(at, n * row_bytes + line));
-      unpack_groups(unit, at, unit.n_groups, step, tile + u * unit.n_groups * CX_FLOATS_32 * step + r * CX_LANES);
+      unpack_unit(unit, at, step, tile + u * unit.n_groups * CX_FLOATS_32 * step + r * CX_LANES);
     }
   }
   for (size_t r = 0; r < n; r++) {
@@ -127,7 +181,8 @@ CX_INLINE void unpack(struct unit unit, const struct weights *weights, size_t n,
       vf_store(to + i / CX_LANES * step, vf_load_n(values + i, rest - i < CX_LANES ? rest - i : CX_LANES));
   }
   for (size_t r = n; r < CX_TILE_WEIGHTS; r++)
-    for (size_t i = begin; i < end; i += CX_LANES) vf_store(tile + (i - begin) / CX_LANES * step + r * CX_LANES, vf_zero());
+    for (size_t i = begin; i < end; i += CX_LANES)
+      vf_store(tile + (i - begin) / CX_LANES * step + r * CX_LANES, vf_zero());
 }
 
 /* n elements, whole blocks, to f32. */
@@ -140,26 +195,30 @@ CX_INLINE void decode_row(struct unit unit, const uint8_t *src, uint64_t n, floa
   if (n % 32 != 0) unit.decode(src + n / 32 * (unit.n_bytes / unit.n_groups), n % 32, dst + n / 32 * 32);
 }
 
-/* --- the functions of each type -------------------------------------------------------------------------------------- */
+/* --- the functions of each type --------------------------------------------------------------------------------------
+ */
 
-#define UNIT(name, elements, bytes) \
-  ((struct unit){cx_##name##_load32, cx_##name##_decode, (elements) == 256 ? 8 : 2, (elements) == 256 ? (bytes) : 64 / (elements) * (bytes)})
+#define UNIT(name, elements, bytes)                                                 \
+  ((struct unit){cx_##name##_load32, cx_##name##_decode, (elements) == 256 ? 8 : 2, \
+                 (elements) == 256 ? (bytes) : 64 / (elements) * (bytes), (elements) == 1})
 
-#define FUNCTIONS(name, id, elements, bytes)                                                                           \
-  static void dot_##name(const struct weights *weights, size_t n, const float *x, vf *sums) {                          \
-    dot(UNIT(name, elements, bytes), weights, n, x, sums);                                                             \
-  }                                                                                                                    \
-  static void unpack_##name(const struct weights *weights, size_t n, size_t begin, size_t end, float *tile) {          \
-    unpack(UNIT(name, elements, bytes), weights, n, begin, end, tile);                                                 \
-  }                                                                                                                    \
-  static void decode_##name(const void *src, uint64_t n, float *dst) { decode_row(UNIT(name, elements, bytes), src, n, dst); }
+#define FUNCTIONS(name, id, elements, bytes)                                                                  \
+  static void dot_##name(const struct weights *weights, size_t n, const struct inputs *inputs) {              \
+    dot(UNIT(name, elements, bytes), weights, n, inputs);                                                     \
+  }                                                                                                           \
+  static void unpack_##name(const struct weights *weights, size_t n, size_t begin, size_t end, float *tile) { \
+    unpack(UNIT(name, elements, bytes), weights, n, begin, end, tile);                                        \
+  }                                                                                                           \
+  static void decode_##name(const void *src, uint64_t n, float *dst) {                                        \
+    decode_row(UNIT(name, elements, bytes), src, n, dst);                                                     \
+  }
 CX_QUANTS(FUNCTIONS)
 #undef FUNCTIONS
 
 /* By type number. */
 struct weight_type {
   uint32_t block_elements, block_bytes;
-  void (*dot)(const struct weights *weights, size_t n, const float *x, vf *sums);
+  void (*dot)(const struct weights *weights, size_t n, const struct inputs *inputs);
   void (*unpack)(const struct weights *weights, size_t n, size_t begin, size_t end, float *tile);
 };
 #define TYPE(name, id, elements, bytes) [id] = {elements, bytes, dot_##name, unpack_##name},
