@@ -20,7 +20,7 @@ def status(message: str) -> None:
     try:
         sys.stderr.write(f"caldrix: {escape(message)}\n")
         sys.stderr.flush()
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):  # AttributeError: no stderr at all
         pass
 
 

@@ -5,7 +5,7 @@ Owns that order and the files a command line names beside the model (the system 
 nothing of answers. Files already on this machine load without the Hub libraries.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,11 +60,10 @@ def load(line: CommandLine, lane: str) -> "LoadedModel":
     check_budget(line["weight_budget"], path)
     from caldrix.engine.load import load_model
 
-    model = load_model(path, load_options(line), log.status)
-    return replace(model, name=reference.served_name)
+    return load_model(path, load_options(line, reference.served_name), log.status)
 
 
-def load_options(line: CommandLine) -> "LoadOptions":
+def load_options(line: CommandLine, name: str) -> "LoadOptions":
     from caldrix.engine.load import LoadOptions
 
     return LoadOptions(
@@ -73,6 +72,7 @@ def load_options(line: CommandLine) -> "LoadOptions":
         threads=line["threads"],
         cpu_isa=line["cpu_isa"],
         max_out=1,  # one conversation, one token at a time
+        name=name,
     )
 
 

@@ -46,7 +46,7 @@ DEFAULT_CONTEXT = 2048
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """None means: the type by the model, DEFAULT_CONTEXT or what the model has if that is less, the
-    threads by the machine, the best row."""
+    threads by the machine, the best row, the name of the directory or file."""
 
     dtype: str | None = None
     max_context: int | None = None
@@ -55,11 +55,12 @@ class LoadOptions:
     cpu_isa: str | None = None
     max_out: int = MAX_OUT
     max_rows: int = MAX_ROWS
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A compiled model with its text side. `name` is the directory's or file's base name."""
+    """A compiled model with its text side. `name` is what the options said, else the base name."""
 
     program: Program
     tokenizer: Tokenizer
@@ -92,12 +93,12 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
     if not eos and tokenizer.eos_id is not None:
         eos = frozenset({tokenizer.eos_id})
     used = program.options
+    name = options.name or (path.stem if path.is_file() else path.name)
     status(
-        f"compiled {path.name or path} in {format_seconds(time.monotonic() - started)}:"
+        f"compiled {name} in {format_seconds(time.monotonic() - started)}:"
         f" {parts.config.model_type}, {format_size(program.sizes.files)} of weights,"
         f" {used.dtype}, context {program.context}, cpu {used.cpu_isa}, {used.threads} thread(s)"
     )
-    name = path.stem if path.is_file() else path.name
     return LoadedModel(program, tokenizer, chat_template, eos, name, program.context)
 
 
@@ -113,14 +114,15 @@ def _open(path: Path) -> _Parts:
 def _compile(parts: _Parts, options: LoadOptions) -> Program:
     config, where = parts.config, parts.source.where
     context = _context(options.max_context, config, where)
+    max_rows = min(options.max_rows, context * options.n_slots)
     compile_options = CompileOptions(
         dtype=_dtype(options.dtype, parts.source.checkpoint, where),
         context=context,
         n_slots=options.n_slots,
         threads=options.threads or default_threads(),
         cpu_isa=options.cpu_isa or _best_row(),
-        max_out=options.max_out,
-        max_rows=min(options.max_rows, context * options.n_slots),
+        max_out=min(options.max_out, max_rows),
+        max_rows=max_rows,
     )
     graph = parts.family.build(config)
     return compile_model(graph, parts.source, config.rope, parts.rope_divisors, compile_options)
