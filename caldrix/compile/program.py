@@ -29,7 +29,7 @@ from caldrix.errors import RefusedError, TooLargeError
 from caldrix.formats.checkpoint import Checkpoint
 from caldrix.formats.dtypes import by_name
 from caldrix.models.graph import Graph, Weight
-from caldrix.models.rope import RopeConfig, inverse_frequencies
+from caldrix.models.rope import RopeConfig, scaled_frequencies
 from caldrix.units import format_size
 
 # Prompt rows of one step: enough to use a decoded weight panel well, few enough to stop soon.
@@ -152,9 +152,7 @@ def compile_model(
     weights = WeightPlan(
         source.checkpoint, source.rename, source.where, convert_f32=options.dtype == "bf16"
     )
-    frequencies, scale = inverse_frequencies(rope)
-    if rope_divisors is not None:
-        frequencies = (frequencies / rope_divisors).astype(np.float32)
+    frequencies, scale = scaled_frequencies(rope, rope_divisors, source.where)
     lowered = lower(graph)
     cache_type = by_name(options.dtype)
     cache = plan_cache(

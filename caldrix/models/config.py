@@ -5,7 +5,6 @@ not built, each by the name it has in its own file. Knows nothing of files: it g
 Sizes are bounded so that no product of them can run away.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -56,7 +55,8 @@ class Fields:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refuse(name, value, "a number")
-        if not math.isfinite(value) or not low <= value <= high:
+        # Compared before it is made a float: a JSON integer may be too large for one.
+        if not low <= value <= high:
             raise self.refuse(name, value, f"a finite number from {low:g} to {high:g}")
         return float(value)
 
@@ -109,7 +109,7 @@ class DecoderConfig:
 
 
 def check_heads(config: DecoderConfig, where: str) -> DecoderConfig:
-    """Refuses head counts that do not divide and odd head sizes; returns `config`."""
+    """Refuses head counts that do not divide and sizes that are not even; returns `config`."""
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     if heads % kv_heads:
         raise RefusedError(
@@ -117,6 +117,11 @@ def check_heads(config: DecoderConfig, where: str) -> DecoderConfig:
         )
     if config.head_dim % 2:
         raise RefusedError(f"{where}: head_dim is {config.head_dim}; an even number is needed")
+    if config.rope.dim % 2 or config.rope.dim < 2:
+        raise RefusedError(
+            f"{where}: {config.rope.dim} dimensions of a head are rotated;"
+            f" an even number from 2 is needed"
+        )
     return config
 
 
@@ -175,13 +180,17 @@ def rope_from_hf(
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise f.refuse("rope_type", kind, "default, linear, llama3 or yarn")
     partial = f.number("partial_rotary_factor", 1.0, low=0.01, high=1.0)
+    low_freq = f.number("low_freq_factor", 1.0, low=1e-6)
+    high_freq = f.number("high_freq_factor", 4.0, low=1e-6)
+    if kind == "llama3" and high_freq <= low_freq:
+        raise f.refuse("high_freq_factor", high_freq, f"more than low_freq_factor {low_freq:g}")
     return RopeConfig(
         kind=str(kind),
         theta=f.number("rope_theta", theta, low=1.01),
         dim=int(head_dim * partial) // 2 * 2,
         factor=f.number("factor", None if kind != "default" else 1.0, low=1e-3),
-        low_freq_factor=f.number("low_freq_factor", 1.0, low=1e-6),
-        high_freq_factor=f.number("high_freq_factor", 4.0, low=1e-6),
+        low_freq_factor=low_freq,
+        high_freq_factor=high_freq,
         original_max_position_embeddings=f.integer(
             "original_max_position_embeddings", max_positions, high=1 << 30
         ),

@@ -36,6 +36,21 @@ class RopeConfig:
     truncate: bool = True
 
 
+def scaled_frequencies(rope: RopeConfig, divisors: Array | None, where: str) -> tuple[Array, float]:
+    """inverse_frequencies, divided by what the checkpoint holds for it; refuses factors so extreme
+    that no frequency is left."""
+    with np.errstate(all="ignore"):
+        frequencies, scale = inverse_frequencies(rope)
+        if divisors is not None:
+            frequencies = (frequencies / divisors).astype(np.float32)
+    if not np.isfinite(frequencies).all():
+        raise RefusedError(
+            f"{where}: rope scaling by {rope.factor:g} at base {rope.theta:g} leaves a frequency"
+            f" that is not finite"
+        )
+    return frequencies, scale
+
+
 def inverse_frequencies(rope: RopeConfig) -> tuple[Array, float]:
     """(f32[dim / 2], the factor cosine and sine are multiplied by)."""
     exponent = np.arange(0, rope.dim, 2, dtype=np.float32) / np.float32(rope.dim)
@@ -52,10 +67,6 @@ def inverse_frequencies(rope: RopeConfig) -> tuple[Array, float]:
 def llama3(base: Array, rope: RopeConfig) -> Array:
     """Keeps short waves, slows long ones by `factor`, and blends between (Llama 3.1 model card)."""
     low, high = rope.low_freq_factor, rope.high_freq_factor
-    if high <= low:
-        raise RefusedError(
-            f"rope scaling: high_freq_factor {high:g} is not above low_freq_factor {low:g}"
-        )
     original = rope.original_max_position_embeddings
     wavelength = 2 * math.pi / base
     smooth = (original / wavelength - low) / (high - low)

@@ -23,6 +23,7 @@ def test_every_architecture_has_a_tiny_model() -> None:
 
 
 BASE = MODELS[0].config_json()
+LOW_ABOVE_HIGH = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 2}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,13 @@ BASE = MODELS[0].config_json()
         ({"rms_norm_eps": math.nan}, "rms_norm_eps"),
         ({"rms_norm_eps": -1}, "rms_norm_eps"),
         ({"rope_theta": 0}, "rope_theta"),
+        ({"rope_theta": 10**400}, "rope_theta"),  # was an OverflowError
+        ({"rope_scaling": {"rope_type": "yarn", "factor": -(10**400)}}, "factor"),
+        ({"rope_scaling": LOW_ABOVE_HIGH}, "high_freq_factor is 2.0; more than low_freq_factor 4"),
+        (
+            {"partial_rotary_factor": 0.01, "rope_scaling": {"partial_rotary_factor": 0.01}},
+            "rotated",
+        ),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope_type"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_scaling": "yarn"}, "rope_scaling"),
@@ -106,6 +114,10 @@ def test_gguf_metadata_gives_the_same_config() -> None:
         ({"llama.attention.value_length": 16}, "llama.attention.value_length"),
         ({"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type"),
         ({"llama.rope.dimension_count": 13}, "llama.rope.dimension_count"),
+        (
+            {"llama.rope.dimension_count": 7},
+            "7 dimensions of a head are rotated",
+        ),  # was a ValueError
         ({"llama.expert_count": 8}, "llama.expert_count"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from caldrix.errors import RefusedError
-from caldrix.models.rope import RopeConfig, inverse_frequencies
+from caldrix.models.rope import RopeConfig, inverse_frequencies, scaled_frequencies
 
 
 def test_default_is_a_geometric_series() -> None:
@@ -63,7 +63,16 @@ def test_yarn_attention_factor_is_taken_when_given() -> None:
     assert inverse_frequencies(both)[1] == pytest.approx(want)
 
 
-def test_llama3_factors_out_of_order_are_refused() -> None:
-    rope = RopeConfig("llama3", 1e4, 8, low_freq_factor=4.0, high_freq_factor=4.0)
-    with pytest.raises(RefusedError, match="high_freq_factor"):
-        inverse_frequencies(rope)
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
+def test_factors_that_leave_no_frequency_are_refused(kind: str) -> None:
+    rope = RopeConfig(kind, 1e4, 8, factor=1e-45, original_max_position_embeddings=64)
+    with pytest.raises(RefusedError, match=r"^file: rope scaling by 1e-45"):
+        scaled_frequencies(rope, None, "file")
+
+
+def test_divisors_of_the_checkpoint_divide_every_frequency() -> None:
+    rope = RopeConfig("default", 10000.0, 8)
+    got, _ = scaled_frequencies(rope, np.float32([1, 2, 4, 8]), "file")
+    assert np.array_equal(got, inverse_frequencies(rope)[0] / np.float32([1, 2, 4, 8]))
+    with pytest.raises(RefusedError, match="not finite"):
+        scaled_frequencies(rope, np.float32([1, 2, 4, 1e-45]), "file")
