@@ -4,6 +4,7 @@ Takes a directory with config.json or a path to a GGUF file. Decides the type an
 what it does through `status`. Everything that can be refused is refused before memory is allocated.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from caldrix.formats.checkpoint import Checkpoint
 from caldrix.formats.config_file import read_json
 from caldrix.formats.gguf import Gguf, open_gguf
 from caldrix.formats.safetensors import open_safetensors
+from caldrix.log import escape
 from caldrix.models import names
 from caldrix.models.config import DecoderConfig, Fields
 from caldrix.text.chat_template import (
@@ -108,7 +110,7 @@ def load_program(path: Path, options: LoadOptions) -> Program:
 
 
 def _open(path: Path) -> _Parts:
-    return _open_directory(path) if path.is_dir() else _open_gguf(path)
+    return _open_directory(path) if os.path.isdir(path) else _open_gguf(path)
 
 
 def _compile(parts: _Parts, options: LoadOptions) -> Program:
@@ -139,7 +141,7 @@ def _best_row() -> str:
 def _open_directory(path: Path) -> _Parts:
     config_path = path / "config.json"
     values = read_json(config_path)
-    where = str(config_path)
+    where = escape(str(config_path))
     family = models.family_of_hf(values, where)
     config = family.config_from_hf(values, where)
     checkpoint = open_safetensors(path)
@@ -151,7 +153,7 @@ def _open_directory(path: Path) -> _Parts:
     return _Parts(
         config,
         family,
-        Source(checkpoint, lambda name: name, names.IGNORED_HF, str(path)),
+        Source(checkpoint, lambda name: name, names.IGNORED_HF, escape(str(path))),
         None,
         _eos_of_directory(path, values),
         text,
@@ -170,21 +172,21 @@ def _eos_of_directory(path: Path, values: Mapping[str, object]) -> frozenset[int
     """The union of config.json's and generation_config.json's eos_token_id."""
     found = Fields(values, str(path / "config.json")).token_ids("eos_token_id")
     generation = path / "generation_config.json"
-    if generation.is_file():
+    if os.path.isfile(generation):
         found |= Fields(read_json(generation), str(generation)).token_ids("eos_token_id")
     return found
 
 
 def _open_gguf(path: Path) -> _Parts:
     gguf = open_gguf(path)
-    where = str(path)
+    where = escape(str(path))
     family = models.family_of_gguf(gguf.metadata, where)
     shapes = {name: tensor.shape for name, tensor in gguf.checkpoint.tensors.items()}
     config = family.config_from_gguf(gguf.metadata, shapes, where)
 
     def text() -> tuple[Tokenizer, ChatTemplate | None]:
-        tokenizer = tokenizer_from_gguf(gguf.metadata)
-        return tokenizer, chat_template_from_gguf(gguf.metadata, tokenizer)
+        tokenizer = tokenizer_from_gguf(gguf.metadata, where)
+        return tokenizer, chat_template_from_gguf(gguf.metadata, tokenizer, where)
 
     f = Fields(gguf.metadata, where, "tokenizer.ggml.")
     eos = frozenset[int]().union(*(f.token_ids(n) for n in ("eos_token_id", "eot_token_id")))

@@ -6,6 +6,7 @@ it (llama.cpp writes and demands them so) and its offset must say the same, up t
 byte: that leaves no room for overlaps, gaps or a tensor outside the file.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def open_gguf(path: Path) -> Gguf:
     if count is None or count <= 1:
         return given
     siblings = _sibling_paths(given, count)
-    missing = [sibling.name for sibling in siblings if not sibling.exists()]
+    missing = [sibling.name for sibling in siblings if not os.path.exists(sibling)]
     if missing:
         names = ", ".join(map(escape, missing[:3])) + (", ..." if len(missing) > 3 else "")
         raise refusal(path, f"one of {count} parts, of which {len(missing)} are missing: {names}")

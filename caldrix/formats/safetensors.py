@@ -7,6 +7,7 @@ package then has the last word on it. Must not know what a tensor is for.
 """
 
 import json
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000
 MAX_TENSORS = 65536
 MAX_NAME_BYTES = 256
+MAX_SHARD_NAME = 256
 MAX_ENTRY_BYTES = 4096
 MAX_RANK = 16
 # Also of the sizes beside a zero: a library must be able to make an array of the shape.
@@ -69,9 +71,9 @@ def open_safetensors(directory: Path) -> Checkpoint:
     """Every tensor of a model directory: of `model.safetensors`, else of an index, else of all."""
     single, index = directory / SINGLE, directory / INDEX
     # A link whose target is gone is there, and refused by its own name.
-    if single.exists() or single.is_symlink():
+    if os.path.lexists(single):
         return read_file(single)
-    if index.exists() or index.is_symlink():
+    if os.path.lexists(index):
         return _open_indexed(directory, index)
     return _open_all(directory)
 
@@ -108,7 +110,7 @@ def _open_indexed(directory: Path, index: Path) -> Checkpoint:
             problem = f"weight_map puts {printable(name)} in {printable(shard)}"
             raise refusal(index, f"{problem}; a shard is a file of this directory")
         wanted.setdefault(shard, []).append(name)
-    missing = [shard for shard in sorted(wanted) if not (directory / shard).exists()]
+    missing = [shard for shard in sorted(wanted) if not os.path.exists(directory / shard)]
     if missing:
         problem = f"incomplete: {', '.join(missing[:3])} of its {len(wanted)} shards missing"
         raise refusal(index, problem if len(missing) <= 3 else f"{problem} ({len(missing)} in all)")
@@ -118,7 +120,7 @@ def _open_indexed(directory: Path, index: Path) -> Checkpoint:
 def _is_inside(shard: str) -> bool:
     """Whether a name stays in its directory. A link may lead out: the Hub's cache has links."""
     path = PurePosixPath(shard)
-    plain = shard.isprintable() and "\\" not in shard and len(shard) < 1024
+    plain = shard.isprintable() and "\\" not in shard and len(shard) < MAX_SHARD_NAME
     return bool(path.name) and plain and not path.is_absolute() and ".." not in path.parts
 
 

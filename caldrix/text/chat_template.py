@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caldrix.errors import RefusedError
+from caldrix.log import escape
 from caldrix.text import conversation, template_limits, template_source
 from caldrix.text.typed_text import TypedText
 
@@ -39,11 +40,16 @@ class ChatTemplate:
     """A model's chat template and the special tokens that it may write."""
 
     def __init__(
-        self, sources: Mapping[str, str], special_tokens: Mapping[str, str] | None = None
+        self,
+        sources: Mapping[str, str],
+        special_tokens: Mapping[str, str] | None = None,
+        where: str = "",
     ) -> None:
+        """`where` starts the refusal of a template that does not compile."""
         self._sources = dict(sources)  # by name, the default first
         self._special_tokens = dict(special_tokens or {})
-        self._templates = {name: _compile(source) for name, source in self._sources.items()}
+        place = f"{where}: chat template" if where else "chat template"
+        self._templates = {name: _compile(s, place) for name, s in self._sources.items()}
         self._traits = {name: self._probed(name) for name in self._sources}
 
     def render(
@@ -161,22 +167,22 @@ def _place(error: Exception) -> str:
 
 
 def _one_line(text: str) -> str:
-    text = " ".join(text.split())
+    text = escape(" ".join(text.split()))
     return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 3] + "..."
 
 
 def load_chat_template(directory: Path) -> ChatTemplate | None:
     """The chat template of a model directory; None where there is none."""
     sources, special_tokens = template_source.of_directory(directory)
-    return ChatTemplate(sources, special_tokens) if sources else None
+    return ChatTemplate(sources, special_tokens, escape(str(directory))) if sources else None
 
 
 def chat_template_from_gguf(
-    metadata: Mapping[str, object], tokenizer: "Tokenizer"
+    metadata: Mapping[str, object], tokenizer: "Tokenizer", where: str = "gguf"
 ) -> ChatTemplate | None:
     """The chat template in a GGUF file's metadata; None where there is none."""
-    sources, special_tokens = template_source.of_gguf(metadata)
-    return ChatTemplate(sources, special_tokens) if sources else None
+    sources, special_tokens = template_source.of_gguf(metadata, where)
+    return ChatTemplate(sources, special_tokens, where) if sources else None
 
 
 def _run(template: "jinja2.Template", variables: Mapping[str, object]) -> str:
@@ -184,20 +190,20 @@ def _run(template: "jinja2.Template", variables: Mapping[str, object]) -> str:
         return template_limits.joined(template.generate(variables))
 
 
-def _compile(source: str) -> "jinja2.Template":
+def _compile(source: str, place: str) -> "jinja2.Template":
     import jinja2
 
     if len(source) > template_limits.MAX_SOURCE:
         limit = template_limits.MAX_SOURCE
-        raise RefusedError(f"chat template: {len(source)} characters; at most {limit} are read")
+        raise RefusedError(f"{place}: {len(source)} characters; at most {limit} are read")
     try:
         return _environment().from_string(source)
     except jinja2.TemplateSyntaxError as error:
         reason = _one_line(error.message or "")
-        raise RefusedError(f"chat template: line {error.lineno}: {reason}") from None
+        raise RefusedError(f"{place}: line {error.lineno}: {reason}") from None
     except (RecursionError, MemoryError, SyntaxError, ValueError, OverflowError) as error:
         reason = _one_line(str(error)) or type(error).__name__  # what Python's compiler refuses
-        raise RefusedError(f"chat template: cannot be compiled: {reason}") from None
+        raise RefusedError(f"{place}: cannot be compiled: {reason}") from None
 
 
 _cached_environment: list["jinja2.Environment"] = []

@@ -17,7 +17,6 @@ from caldrix.errors import RefusedError, printable
 from caldrix.log import status
 from caldrix.text.tokenizer import AddedToken, Tokenizer, TokenizerParts, build_tokenizer
 
-_WHERE = "gguf"
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _SPACE = "\u2581"
 
@@ -74,8 +73,9 @@ PRE_TYPES: dict[str, _PreType] = {
 class _Metadata:
     """The tokenizer.ggml keys, each checked when it is read."""
 
-    def __init__(self, values: Mapping[str, object]) -> None:
+    def __init__(self, values: Mapping[str, object], where: str) -> None:
         self._values = values
+        self.where = where
         self.tokens = self._tokens()
         self.types = self._numbers("token_type")
         self.scores = self._numbers("scores")
@@ -116,7 +116,7 @@ class _Metadata:
         return values
 
     def refusal(self, key: str, reason: str) -> RefusedError:
-        return RefusedError(f"{_WHERE}: tokenizer.ggml.{key} {reason}")
+        return RefusedError(f"{self.where}: tokenizer.ggml.{key} {reason}")
 
     def _numbers(self, key: str) -> Sequence[float] | None:
         values = self.get(key)
@@ -171,9 +171,9 @@ class _Metadata:
         return sides[0], sides[1]
 
 
-def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
-    """The tokenizer that the metadata of a GGUF file describe."""
-    data = _Metadata(metadata)
+def tokenizer_from_gguf(metadata: Mapping[str, object], where: str = "gguf") -> Tokenizer:
+    """The tokenizer that the metadata of a GGUF file describe; `where` starts every refusal."""
+    data = _Metadata(metadata, where)
     kind = data.text("model")
     if kind == "gpt2":
         return build_tokenizer(_byte_level(data))
@@ -188,7 +188,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
 def _byte_level(data: _Metadata) -> TokenizerParts:
     name = data.text("pre")
     if name is None:
-        status("gguf: no tokenizer.ggml.pre; words are cut as for 'default'")
+        status(f"{data.where}: no tokenizer.ggml.pre; words are cut as for 'default'")
     pre = PRE_TYPES.get(name or "default")
     if pre is None:
         raise data.refusal("pre", f"is {printable(name)}; supported are {', '.join(PRE_TYPES)}")
@@ -201,7 +201,7 @@ def _byte_level(data: _Metadata) -> TokenizerParts:
         "use_regex": False,
     }
     return TokenizerParts(
-        _WHERE,
+        data.where,
         data.tokens,
         data.added(),
         merges=_merges(data),
@@ -248,7 +248,7 @@ def _sentencepiece(data: _Metadata) -> TokenizerParts:
         spaces.insert(0, {"type": "Prepend", "prepend": _SPACE})
         decoder.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return TokenizerParts(
-        _WHERE,
+        data.where,
         data.tokens,
         data.added(),
         merges=_merges_of_scores(data),
@@ -303,7 +303,7 @@ def _unigram(data: _Metadata) -> TokenizerParts:
         normalizers.append({"type": "Strip", "strip_left": True, "strip_right": True})
         normalizers.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
     return TokenizerParts(
-        _WHERE,
+        data.where,
         data.tokens,
         data.added(),
         scores=[float(score) for score in data.scores],

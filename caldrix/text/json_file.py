@@ -5,6 +5,7 @@ what a file means.
 """
 
 import json
+import os
 from pathlib import Path
 
 from caldrix.errors import RefusedError, printable
@@ -32,7 +33,7 @@ def read_text(path: Path) -> str:
 
 def read_object(path: Path) -> dict[str, object]:
     """The JSON object in `path`; an empty one where there is no such file."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return {}
     try:
         value = json.loads(read_text(path))

@@ -3,6 +3,7 @@
 Owns the order of the places and the checks on what is there. Must not know jinja2.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,17 +48,17 @@ def of_directory(directory: Path) -> tuple[Sources, dict[str, str]]:
     processor = directory / "chat_template.json"
     value = json_file.read_object(processor).get("chat_template")
     sources |= _named(value, str(processor))
-    if (path := directory / "chat_template.jinja").is_file():
+    if os.path.isfile(path := directory / "chat_template.jinja"):
         sources[DEFAULT] = json_file.read_text(path)
     for path in sorted((directory / "additional_chat_templates").glob("*.jinja")):
         sources[path.stem] = json_file.read_text(path)
     return _default_first(sources), tokens
 
 
-def of_gguf(metadata: Mapping[str, object]) -> tuple[Sources, dict[str, str]]:
+def of_gguf(metadata: Mapping[str, object], where: str) -> tuple[Sources, dict[str, str]]:
     """The same from the metadata of a GGUF file."""
     key = "tokenizer.chat_template"
-    sources = _named(metadata.get(key), f"gguf: {key}")
+    sources = _named(metadata.get(key), f"{where}: {key}")
     for name, value in metadata.items():
         if name.startswith(key + ".") and isinstance(value, str):
             sources[name[len(key) + 1 :]] = value

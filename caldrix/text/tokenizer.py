@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caldrix.errors import RefusedError, printable
+from caldrix.log import escape
 from caldrix.text import detokenize, json_file
 from caldrix.text.plain_text import PlainEncoder
 
@@ -235,7 +236,7 @@ def _refusals(where: str) -> Iterator[None]:
         raise RefusedError(f"{where}: {error}") from None
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            reason = " ".join(str(error).split())
+            reason = escape(" ".join(str(error).split()))
             raise RefusedError(f"{where}: not usable as a tokenizer: {reason[:200]}") from None
         raise
 
@@ -298,7 +299,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a model directory: tokenizer.json, with what tokenizer_config.json says
     about BOS and EOS."""
     path = directory / "tokenizer.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise RefusedError(f"{directory}: no tokenizer.json (the one tokenizer file that is read)")
     _quiet_library()
     from tokenizers import Tokenizer as Library

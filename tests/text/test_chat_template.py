@@ -639,6 +639,12 @@ def test_a_template_of_the_wrong_type_is_refused(tmp_path: Path, value: object) 
         load_chat_template(tmp_path)
 
 
+def test_a_template_that_does_not_compile_is_refused_by_its_place(tmp_path: Path) -> None:
+    write(tmp_path, "chat_template.jinja", "{% for")
+    with pytest.raises(RefusedError, match=f"^{tmp_path}: chat template: line 1: "):
+        load_chat_template(tmp_path)
+
+
 def test_a_template_file_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff{{")
     with pytest.raises(RefusedError, match=r"chat_template\.jinja: not UTF-8 at byte 0"):
@@ -670,3 +676,6 @@ def test_a_gguf_template_and_its_tokens(tokenizer: Tokenizer) -> None:
     metadata["tokenizer.chat_template"] = 5
     with pytest.raises(RefusedError, match=r"gguf: tokenizer\.chat_template: chat_template 5"):
         chat_template_from_gguf(metadata, tokenizer)
+    metadata["tokenizer.chat_template"] = "{% for"
+    with pytest.raises(RefusedError, match=r"^x\.gguf: chat template: line 1: "):
+        chat_template_from_gguf(metadata, tokenizer, "x.gguf")

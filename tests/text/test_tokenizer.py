@@ -229,6 +229,7 @@ DAMAGED = {
     "another object": b'{"a": 1}',
     "no utf-8": b"\xff\xfe\x00",
     "deep": b"[" * 100_000,
+    "escape": b'{"version": "\\u001b[31m"}',  # the library's message holds it as it is
     "git lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
 }
 
@@ -238,7 +239,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, what: str) -> Non
     (tmp_path / "tokenizer.json").write_bytes(DAMAGED[what])
     with pytest.raises(RefusedError, match=r"tokenizer\.json: not usable as a tokenizer") as caught:
         load_tokenizer(tmp_path)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("key", ["model", "decoder", "normalizer", "pre_tokenizer"])
