@@ -15,12 +15,8 @@
 /* What a kernel calls per vector: inlined at every optimisation level, so that vectors stay in registers. */
 #define CX_INLINE static inline __attribute__((always_inline, unused))
 #define CX_NOINLINE __attribute__((noinline))
-#define CX_UNUSED __attribute__((unused))
 #define CX_ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define CX_PRINTF(text, first) __attribute__((format(printf, text, first)))
-
-#define cx_likely(condition) __builtin_expect(!!(condition), 1)
-#define cx_unlikely(condition) __builtin_expect(!!(condition), 0)
 
 /* Stands before a loop of constant count whose body must become straight code (small arrays of vectors, kept in
  * registers). */

@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "features.h"
-#include "features.h"
 
 /* Each from its row_<isa>.c. */
 extern const struct cx_row cx_row_v4, cx_row_v3, cx_row_v2, cx_row_dotprod, cx_row_neon, cx_row_scalar;

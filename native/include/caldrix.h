@@ -1,8 +1,8 @@
 /* The whole C interface of caldrix: what cffi parses is what C compiles (API mode), so a mismatch is a compile error.
  *
- * Calls that can fail return 0 or a negative CX_E code and fill the caller's struct cx_error with one line for a person.
+ * Calls that can fail return CX_OK or a negative CX_E code; those that take a struct cx_error fill it with one line for a person.
  * Nothing here prints, exits, reads the environment or keeps global state; two models may run in one process.
- * cx_step may be called from one thread at a time for one model; cx_cancel from any thread.
+ * cx_model_step may be called from one thread at a time for one model; cx_model_cancel from any thread, until cx_model_free.
  */
 #ifndef CALDRIX_H
 #define CALDRIX_H
@@ -17,7 +17,7 @@ enum cx_status {
   CX_EINVAL = -1,    /* an argument or a plan that does not check */
   CX_ENOMEM = -2,
   CX_ETHREAD = -3,   /* a thread could not be started */
-  CX_ECANCELLED = -4 /* cx_cancel was called; the step's rows hold nothing of use */
+  CX_ECANCELLED = -4 /* cx_model_cancel was called; the step's rows hold nothing of use */
 };
 
 struct cx_error {
@@ -27,7 +27,7 @@ struct cx_error {
 
 /* --- instruction-set rows: names such as "x86-64-v3", best first ---------------------------------------------------- */
 int cx_row_count(void);
-const char *cx_row_name(int index);
+const char *cx_row_name(int index); /* NULL for an index that is none */
 int cx_row_usable(int index); /* 1 when this processor has what the row needs */
 
 /* --- quant types: the table of quant/quants.h ----------------------------------------------------------------------- */
@@ -38,12 +38,12 @@ struct cx_quant_info {
   uint32_t block_bytes;
 };
 int cx_quant_count(void);
-const struct cx_quant_info *cx_quant_at(int index);
+const struct cx_quant_info *cx_quant_at(int index); /* NULL for an index that is none */
 const struct cx_quant_info *cx_quant_find(uint32_t id); /* NULL for an unknown type */
 
-/* The plain decoder, the judge of every vector decoder: n_elements values (a multiple of the type's block) to f32. */
+/* The plain decoder, the judge of every vector decoder: n_elements values to f32. CX_EINVAL for an unknown type or a part of a block. */
 int cx_quant_decode(uint32_t type, const void *src, uint64_t n_elements, float *dst);
-/* The same through a row's vector decoder; for tests. */
+/* The same through a row's vector decoder, for tests. CX_EINVAL for a row that is none or not usable too. */
 int cx_quant_decode_row(const char *row, uint32_t type, const void *src, uint64_t n_elements, float *dst);
 
 /* --- a model: a checked plan, its memory and its threads ------------------------------------------------------------ */
@@ -80,8 +80,8 @@ struct cx_sampling {
 
 enum cx_pick_status { CX_PICK_OK = 0, CX_PICK_NOT_FINITE = 1 };
 
-/* One step: n_rows tokens of any mix of sequences, each at its slot and position. Rows of one slot stand in ascending position.
- * out_rows[n_out] are the indices of the rows whose logits are wanted, ascending; their logits are at the plan's logits
+/* One step: n_rows tokens of any mix of sequences, each at its slot and position. Rows of one slot stand in strictly ascending position.
+ * out_rows[n_out] are the indices of the rows whose logits are wanted, strictly ascending; their logits are at the plan's logits
  * reference until the next step. With sampling != NULL (n_out entries) picks and pick_status (n_out each) are filled. */
 struct cx_step {
   uint32_t n_rows, n_out;
@@ -95,7 +95,8 @@ struct cx_step {
 int cx_model_step(struct cx_model *model, const struct cx_step *step, struct cx_error *error);
 void cx_model_cancel(struct cx_model *model); /* the running step returns CX_ECANCELLED at its next op; none running: no effect */
 
-/* Picks from logits[vocab]; what a step does for each output row. scratch holds cx_sample_scratch(vocab) bytes. */
+/* Picks from logits[vocab], as a step does for each output row; returns an enum cx_pick_status. scratch is 8-byte aligned and
+ * holds cx_sample_scratch(vocab) bytes. */
 uint64_t cx_sample_scratch(uint32_t vocab);
 int cx_sample(const float *logits, uint32_t vocab, const struct cx_sampling *sampling, void *scratch, uint32_t *pick);
 
