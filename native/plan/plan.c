@@ -26,10 +26,6 @@
 
 #define MAX_REGIONS 12
 
-#define TYPE(name, id, elements, bytes) TYPE_##name = (id),
-enum type { CX_QUANTS(TYPE) };
-#undef TYPE
-
 static const char *const op_names[CX_OP_COUNT] = {
     [CX_OP_EMBED] = "embed",
     [CX_OP_ROPE_ANGLES] = "rope_angles",
@@ -105,7 +101,7 @@ static int activation(struct check *check, const char *name, const struct cx_ref
                       uint32_t stride, enum access access) {
   if (ref->arena != CX_ARENA_ACTIVATIONS)
     return refuse(check, name, "arena %u: activations are in arena %d", ref->arena, CX_ARENA_ACTIVATIONS);
-  if (ref->type != TYPE_f32) return refuse(check, name, "type %u: activations are f32", ref->type);
+  if (ref->type != cx_type_f32) return refuse(check, name, "type %u: activations are f32", ref->type);
   if (ref->offset % 64 != 0)
     return refuse(check, name, "offset %llu: takes multiples of 64", (unsigned long long)ref->offset);
   if (stride % 16 != 0 || stride < width)
@@ -141,7 +137,7 @@ static int matrix(struct check *check, const char *name, const struct cx_ref *re
 /* f32[n] among the weights, at a multiple of 4 bytes. */
 static int vector(struct check *check, const char *name, const struct cx_ref *ref, uint32_t n) {
   if (weight_arena(check, name, ref)) return CX_EINVAL;
-  if (ref->type != TYPE_f32) return refuse(check, name, "type %u: takes f32", ref->type);
+  if (ref->type != cx_type_f32) return refuse(check, name, "type %u: takes f32", ref->type);
   if (((uintptr_t)check->arenas[ref->arena].base + ref->offset) % 4 != 0)
     return refuse(check, name, "offset %llu: takes multiples of 4", (unsigned long long)ref->offset);
   uint64_t bytes = (uint64_t)n * 4;
@@ -157,11 +153,11 @@ static int optional_vector(struct check *check, const char *name, const struct c
 static int cache(struct check *check, const char *name, const struct cx_ref *ref, const uint32_t dims[4],
                  enum access access) {
   if (ref->arena != CX_ARENA_KV) return refuse(check, name, "arena %u: caches are in arena %d", ref->arena, CX_ARENA_KV);
-  if (ref->type != TYPE_f32 && ref->type != TYPE_bf16)
+  if (ref->type != cx_type_f32 && ref->type != cx_type_bf16)
     return refuse(check, name, "type %u: takes f32 or bf16", ref->type);
   if (ref->offset % 64 != 0)
     return refuse(check, name, "offset %llu: takes multiples of 64", (unsigned long long)ref->offset);
-  uint64_t bytes = ref->type == TYPE_f32 ? 4 : 2;
+  uint64_t bytes = ref->type == cx_type_f32 ? 4 : 2;
   for (int i = 0; i < 4; i++)
     if (!multiply(&bytes, dims[i])) return refuse(check, name, "[%u, %u, %u, %u]: too large", dims[0], dims[1], dims[2], dims[3]);
   struct region region = {.access = access, .stride = bytes, .width = bytes};
