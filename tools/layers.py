@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A module may import from strictly lower layers or from its own package.
 LAYERS = {
-    "errors": 0, "log": 0, "units": 0,
+    "cgroups": 0, "errors": 0, "log": 0, "units": 0,
     "native": 1,
     "http": 2, "hub": 2, "text": 2, "image": 2, "formats": 2,
     "models": 3,
@@ -27,7 +27,7 @@ LAYERS = {
 # Beyond the layers: packages that only some may import, and packages that some must not know.
 ONLY_FROM = {"hub": {"cli", "hub"}, "_native": {"native"}}
 NOT_FROM = {"http": {"engine", "compile", "models"}}
-ASYNCIO = {"http", "engine", "api", "cli", "inferno"}
+ASYNCIO = {"http", "engine", "api", "cli"}
 
 # Each third-party package belongs to one module; numpy may be used anywhere.
 THIRD_PARTY: dict[str, set[str] | None] = {

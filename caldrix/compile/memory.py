@@ -5,15 +5,19 @@ Offsets only, no allocation. Activations are f32 with rows padded to 64 bytes, s
 load whole vectors of any width; a buffer is free again after the last op that reads it.
 """
 
+import re
 import resource
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from caldrix.cgroups import groups, read
 from caldrix.compile.lower import Lowered
 from caldrix.models.graph import AttentionShape, Rows, Value
 
 ALIGN = 64
 FLOATS = ALIGN // 4
+UNLIMITED = 1 << 60  # cgroup v1 says a number above this for no limit
 
 
 def align(n: int, to: int = ALIGN) -> int:
@@ -101,57 +105,27 @@ def plan_cache(
     return CachePlan(align(part), num_layers)
 
 
-def memory_limit() -> int | None:
-    """Bytes this process may use: the machine's memory, its cgroup's limit or its address-space
-    limit, whichever is least.
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Bytes this process may use: the machine's memory, a limit of its cgroup or one above, or the
+    limit on its address space, whichever is least; None where none of them can be read.
 
-    None where none of them can be read.
+    `root` stands for / so that tests can lay out a machine of their own.
     """
-    found = [_meminfo_total(Path("/proc/meminfo")), *_cgroup_limits(Path("/sys/fs/cgroup"))]
+    limits = [*_machine_memory(root), *_cgroup_limits(root)]
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft != resource.RLIM_INFINITY:
-        found.append(soft)
-    known = [limit for limit in found if limit]
-    return min(known) if known else None
+        limits.append(soft)
+    return min(limits, default=None)
 
 
-def _meminfo_total(path: Path) -> int | None:
-    try:
-        for line in path.read_text().splitlines():
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+def _machine_memory(root: Path) -> Iterator[int]:
+    match = re.search(r"^MemTotal:\s*([0-9]+) kB$", read(root / "proc/meminfo"), re.MULTILINE)
+    if match:
+        yield int(match[1]) * 1024
 
 
-def _cgroup_limits(root: Path) -> list[int]:
-    """memory.max of this process's cgroup and its parents (v2), or v1's limit."""
-    limits = []
-    for path in _cgroup_files(root):
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < 1 << 60:
-            limits.append(int(text))
-    return limits
-
-
-def _cgroup_files(root: Path) -> list[Path]:
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    files = [root / "memory" / "memory.limit_in_bytes"]
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers in ("", "memory"):
-            base = root if not controllers else root / "memory"
-            name = "memory.limit_in_bytes" if controllers else "memory.max"
-            at = base / path.lstrip("/")
-            while at != base and base in at.parents:
-                files.append(at / name)
-                at = at.parent
-            files.append(base / name)
-    return files
+def _cgroup_limits(root: Path) -> Iterator[int]:
+    for group in groups(root, "memory"):
+        text = group.read("memory.max" if group.version == 2 else "memory.limit_in_bytes")
+        if text.isdecimal() and int(text) < UNLIMITED:
+            yield int(text)

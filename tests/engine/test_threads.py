@@ -3,19 +3,9 @@
 from pathlib import Path
 
 import pytest
+from machine_files import V1, V1_DOCKER, v1, v2, write
 
 from caldrix.engine.threads import default_threads
-
-V2 = "30 24 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
-V1 = "33 25 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-V1_DOCKER = "33 25 0:28 /docker/ab /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n"
-
-
-def write(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def cores(root: Path, layout: list[tuple[int, int]]) -> set[int]:
@@ -24,11 +14,6 @@ def cores(root: Path, layout: list[tuple[int, int]]) -> set[int]:
         at = f"sys/devices/system/cpu/cpu{cpu}/topology"
         write(root, {f"{at}/physical_package_id": f"{package}\n", f"{at}/core_id": f"{core}\n"})
     return set(range(len(layout)))
-
-
-def v2(root: Path, path: str, quotas: dict[str, str]) -> None:
-    write(root, {"proc/self/cgroup": f"0::{path}\n", "proc/self/mountinfo": V2})
-    write(root, {f"sys/fs/cgroup/{at}/cpu.max": text for at, text in quotas.items()})
 
 
 def test_siblings_of_a_core_count_once(tmp_path: Path) -> None:
@@ -60,18 +45,18 @@ def test_a_machine_that_says_nothing_gets_a_thread_for_each_cpu(tmp_path: Path) 
     ],
 )
 def test_the_quota_of_cgroup_v2_is_rounded_down(tmp_path: Path, quota: str, expected: int) -> None:
-    v2(tmp_path, "/user.slice/run.scope", {"user.slice/run.scope": quota})
+    v2(tmp_path, "/user.slice/run.scope", "cpu.max", {"user.slice/run.scope": quota})
     assert default_threads(tmp_path, {0, 1, 2, 3}) == expected
 
 
 def test_a_quota_on_a_parent_group_counts(tmp_path: Path) -> None:
     quotas = {"a/b/c": "max 100000", "a/b": "300000 100000", "a": "200000 100000"}
-    v2(tmp_path, "/a/b/c", quotas)
+    v2(tmp_path, "/a/b/c", "cpu.max", quotas)
     assert default_threads(tmp_path, {0, 1, 2, 3}) == 2
 
 
 def test_inside_a_container_the_mount_is_the_whole_tree(tmp_path: Path) -> None:
-    v2(tmp_path, "/", {".": "200000 100000"})
+    v2(tmp_path, "/", "cpu.max", {".": "200000 100000"})
     assert default_threads(tmp_path, {0, 1, 2, 3}) == 2
     write(tmp_path, {"proc/self/cgroup": "0::/../../outside\n"})
     assert default_threads(tmp_path, {0, 1, 2, 3}) == 2
@@ -87,7 +72,7 @@ def test_inside_a_container_the_mount_is_the_whole_tree(tmp_path: Path) -> None:
     ],
 )
 def test_the_quota_of_cgroup_v1(tmp_path: Path, mounts: str, cgroup: str, folder: str) -> None:
-    write(tmp_path, {"proc/self/cgroup": cgroup, "proc/self/mountinfo": mounts})
+    v1(tmp_path, mounts, cgroup)
     quota = {f"{folder}/cpu.cfs_quota_us": "200000\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
     write(tmp_path, quota)
     assert default_threads(tmp_path, {0, 1, 2, 3}) == 2
@@ -96,7 +81,7 @@ def test_the_quota_of_cgroup_v1(tmp_path: Path, mounts: str, cgroup: str, folder
 
 
 def test_an_unreadable_file_is_no_limit(tmp_path: Path) -> None:
-    v2(tmp_path, "/a", {})
+    v2(tmp_path, "/a", "cpu.max", {})
     (tmp_path / "sys/fs/cgroup/a/cpu.max").mkdir(
         parents=True
     )  # reading a folder fails for root too
