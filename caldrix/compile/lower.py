@@ -9,10 +9,11 @@ because an op works in place.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from caldrix import native
 from caldrix.errors import EngineError
 from caldrix.models.graph import Graph, Node, Op, Rows, Value, Weight
 
-MAX_PARTS = 3  # CX_LINEAR_PARTS of native/include/ops.h
+MAX_PARTS = native.ENUMS["CX_LINEAR_PARTS"]
 
 
 @dataclass(frozen=True, slots=True)

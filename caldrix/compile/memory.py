@@ -52,9 +52,7 @@ def plan_activations(lowered: Lowered, max_rows: int, max_out: int) -> ArenaPlan
     offsets: dict[str, int] = {}
     size = 0
     for name in sorted(values, key=lambda n: first[n]):
-        value = values[name]
-        rows = max_out if value.rows is Rows.OUTPUT else max_rows
-        n_bytes = align(rows * stride_of(value.width) * 4)
+        n_bytes = _bytes(values[name], max_rows, max_out)
         taken = sorted(
             (offsets[other], offsets[other] + _bytes(values[other], max_rows, max_out))
             for other in offsets
@@ -66,6 +64,7 @@ def plan_activations(lowered: Lowered, max_rows: int, max_out: int) -> ArenaPlan
 
 
 def _bytes(value: Value, max_rows: int, max_out: int) -> int:
+    """What its buffer takes: f32[rows, stride], in whole cache lines."""
     rows = max_out if value.rows is Rows.OUTPUT else max_rows
     return align(rows * stride_of(value.width) * 4)
 

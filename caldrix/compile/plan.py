@@ -15,8 +15,6 @@ from caldrix.compile.weights import NO_REF, Ref, WeightPlan
 from caldrix.formats.dtypes import DType, by_id
 from caldrix.models.graph import Graph, RopeStyle, Value
 
-NO_LAYER = 0xFFFFFFFF
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -112,14 +110,18 @@ class Emitter:
             "head": {
                 "op": native.ENUMS["CX_OP_" + op.kind.upper()],
                 "rows": native.ENUMS["CX_ROWS_" + op.rows.name],
-                "layer": NO_LAYER if op.layer is None else op.layer,
+                "layer": native.ENUMS["CX_NO_LAYER"] if op.layer is None else op.layer,
             }
         }
         for name, value in emit(op).items():
             fields[name] = value._asdict() if isinstance(value, Ref) else value
         return native.pack_op("cx_op_" + op.kind, fields)
 
+    def _note_plain(self, op: LoweredOp, shape: str, types: str, flops: int = 0) -> None:
+        self.notes.append(OpNote(op.layer, op.kind, shape, types, 0, flops))
+
     def _note(self, op: LoweredOp, shape: str, refs: tuple[Ref, ...], elements: int) -> None:
+        """For an op that reads whole matrices: `elements` of weights in all, in equal parts."""
         types = [type_of(ref.type) for ref in refs]
         n_bytes = sum(t.block_bytes * (elements // len(refs)) // t.block_elements for t in types)
         names = " ".join(dict.fromkeys(t.name for t in types))
@@ -135,9 +137,6 @@ class Emitter:
             "table": table,
             "y": self.value(y),
         }
-
-    def _note_plain(self, op: LoweredOp, shape: str, types: str, flops: int = 0) -> None:
-        self.notes.append(OpNote(op.layer, op.kind, shape, types, 0, flops))
 
     def _rope_angles(self, op: LoweredOp) -> Mapping[str, object]:
         (y,), (frequencies, scale) = op.writes, self.rope

@@ -16,6 +16,7 @@
 #define CX_PLAN_VERSION 1
 #define CX_OP_BYTES 256
 #define CX_LINEAR_PARTS 3
+#define CX_NO_LAYER 0xffffffffu
 
 /* Arena ids. 0 marks an absent reference; weight files follow from CX_ARENA_FILES in the order the plan names them. */
 enum cx_arena_id {
@@ -53,7 +54,7 @@ struct cx_ref {
 struct cx_op_head {
   uint16_t op;    /* enum cx_op_code */
   uint16_t rows;  /* enum cx_rows */
-  uint32_t layer; /* for people: the layer this op belongs to, or UINT32_MAX */
+  uint32_t layer; /* for people: the layer this op belongs to, or CX_NO_LAYER */
 };
 
 /* y[R, dim] = table[token, :] decoded to f32 */
