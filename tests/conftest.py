@@ -1,13 +1,20 @@
-"""Where tests find the demo model and the golden set; a test whose files are absent is skipped."""
+"""Where tests find the demo model and the golden set; a test whose files are absent is skipped.
+
+A loaded machine is slow at times and no test is about speed: hypothesis sets no deadlines.
+"""
 
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from caldrix.hub.storage import cache_directory
 
 ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("caldrix", deadline=None)
+settings.load_profile("caldrix")
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,7 @@ async def ask(engine: Engine, client: Client) -> None:
         assert (tokens, generation.finish_reason) == (reply, reason)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(clients, min_size=1, max_size=6),
     st.integers(1, 4),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from fake_program import FakeProgram, expected_reply
+from fake_program import SPOILT, FakeProgram, expected_reply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +134,7 @@ class Run:
             self.scheduler.complete(picks)
             return
         for slot, position in zip(rows.slots, rows.positions, strict=True):
-            self.program.held[slot, position] = -1
+            self.program.held[slot, position] = SPOILT
         if how == "fail":
             self.failed |= {id(c.sequence) for c in step.chunks if not c.sequence.is_finished}
             self.scheduler.failed("the step broke")
@@ -142,7 +142,7 @@ class Run:
             self.scheduler.interrupted()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(scenarios)
 def test_every_reply_is_the_one_its_request_gets_alone(scenario: Scenario) -> None:
     run = Run(scenario)
