@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tiny
 
 SPECIAL = ["<|begin|>", "<|role|>", "<|end|>"]  # ids 256, 257, 258
 END = 258
@@ -21,13 +22,6 @@ TEMPLATE = (
 )
 
 
-def byte_symbols() -> list[str]:
-    """The printable character that stands for each byte in a byte-level vocabulary."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in plain else next(others)) for byte in range(256)]
-
-
 def write_model(
     directory: Path, reply: str, *, template: str | None = TEMPLATE, repeats: bool = False
 ) -> Path:
@@ -35,12 +29,8 @@ def write_model(
     successors = reply.encode()
     assert len(set(successors)) == len(successors)
     directory.mkdir(parents=True)
-    _write_json(directory / "config.json", _config())
-    _write_json(directory / "tokenizer.json", _tokenizer())
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[2]}
-    if template is not None:
-        about["chat_template"] = template
-    _write_json(directory / "tokenizer_config.json", about)
+    (directory / "config.json").write_text(json.dumps(_config()), encoding="utf8")
+    tiny.write_tokenizer(directory, template, SPECIAL)
     _write_weights(directory / "model.safetensors", successors, repeats)
     return directory
 
@@ -63,29 +53,6 @@ def _config() -> dict[str, Any]:
         "tie_word_embeddings": False,
         "bos_token_id": 256,
         "eos_token_id": END,
-    }
-
-
-def _tokenizer() -> dict[str, Any]:
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "normalizer": None,
-        "post_processor": None,
-        "added_tokens": [
-            {"id": 256 + i, "content": text, "special": True, **flags}
-            for i, text in enumerate(SPECIAL)
-        ],
-        "pre_tokenizer": {**level, "use_regex": False},
-        "decoder": {**level, "use_regex": False},
-        "model": {
-            "type": "BPE",
-            "vocab": {symbol: byte for byte, symbol in enumerate(byte_symbols())},
-            "merges": [],
-        },
     }
 
 
@@ -115,19 +82,5 @@ def _write_weights(path: Path, successors: bytes, repeats: bool) -> None:
     }
     for name, shape in shapes.items():
         tensors[f"model.layers.0.{name}.weight"] = np.zeros(shape, np.float32)
-    _write_bf16(path, tensors)
-
-
-def _write_bf16(path: Path, tensors: dict[str, Any]) -> None:
-    header, data = {}, b""
-    for name, values in tensors.items():
-        raw = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
-        offsets = [len(data), len(data) + len(raw)]
-        header[name] = {"dtype": "BF16", "shape": list(values.shape), "data_offsets": offsets}
-        data += raw
-    head = json.dumps(header).encode()
-    path.write_bytes(len(head).to_bytes(8, "little") + head + data)
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf8")
+    bf16 = {name: (values.view(np.uint32) >> 16).astype("<u2") for name, values in tensors.items()}
+    tiny.write_safetensors(path, bf16)

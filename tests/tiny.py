@@ -7,6 +7,7 @@ control tokens).
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -176,12 +177,15 @@ def byte_symbols() -> list[str]:
     return [symbols[b] for b in range(256)]
 
 
-def write_tokenizer(directory: Path, chat_template: str | None = CHAT_TEMPLATE) -> None:
+def write_tokenizer(
+    directory: Path, chat_template: str | None = CHAT_TEMPLATE, special: Sequence[str] = SPECIAL
+) -> None:
+    """One token a byte, then `special`: begin, one more, end. Nothing adds the begin token."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
     added = [
         {"id": 256 + i, "content": text, "single_word": False, "lstrip": False, "rstrip": False}
         | {"normalized": False, "special": True}
-        for i, text in enumerate(SPECIAL)
+        for i, text in enumerate(special)
     ]
     model = {"type": "BPE", "dropout": None, "unk_token": None, "fuse_unk": False}
     model |= {"continuing_subword_prefix": None, "end_of_word_suffix": None}
@@ -192,7 +196,7 @@ def write_tokenizer(directory: Path, chat_template: str | None = CHAT_TEMPLATE) 
     document |= {"pre_tokenizer": {**byte_level, "use_regex": False}}
     document |= {"decoder": {**byte_level, "use_regex": False}}
     (directory / "tokenizer.json").write_text(json.dumps(document), encoding="utf8")
-    config = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[2]}
+    config = {"bos_token": special[0], "eos_token": special[-1]}
     if chat_template is not None:
         config["chat_template"] = chat_template
     (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf8")
