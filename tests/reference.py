@@ -86,6 +86,14 @@ def softmax(scores: Array) -> Array:
     return weights / total
 
 
+def log_softmax(scores: ArrayLike) -> Array:
+    """Log-probabilities of rows of logits."""
+    values = np.asarray(scores, np.float64)
+    shifted = values - values.max(axis=-1, keepdims=True)
+    total: Array = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return shifted - total
+
+
 # --- rotary frequencies -------------------------------------------------------------------------
 
 

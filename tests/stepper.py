@@ -1,4 +1,4 @@
-"""Drives a Program directly, without an engine: chunks, greedy replies, log-probabilities.
+"""Drives a Program directly, without an engine: chunks, all rows, greedy replies.
 
 What the golden and row-invariance tests share. A row is (token, position, slot).
 """
@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from caldrix.compile.program import Program
 
-Array = npt.NDArray[np.float64]
 Row = tuple[int, int, int]
 
 
@@ -51,10 +50,3 @@ def greedy(program: Program, prompt: Sequence[int], n: int, slot: int = 0) -> li
         at = len(prompt) + len(reply) - 1
         reply.append(int(step(program, [(reply[-1], at, slot)], [0])[0].argmax()))
     return reply
-
-
-def log_softmax(logits: npt.NDArray[np.float32]) -> Array:
-    values = logits.astype(np.float64)
-    values -= values.max(axis=-1, keepdims=True)
-    shifted: Array = values - np.log(np.exp(values).sum(axis=-1, keepdims=True))
-    return shifted

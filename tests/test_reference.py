@@ -12,12 +12,6 @@ import tiny
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "tiny.json").read_text("utf8"))["models"]
 
 
-def log_softmax(logits: reference.Array) -> reference.Array:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    total: reference.Array = np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return shifted - total
-
-
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: str(golden["model"]))
 def test_forward_pass_equals_the_reference_library(golden: dict[str, Any]) -> None:
     model = next(model for model in tiny.MODELS if model.name == golden["model"])
@@ -25,7 +19,7 @@ def test_forward_pass_equals_the_reference_library(golden: dict[str, Any]) -> No
     for case in golden["cases"]:
         prompt, reply = case["prompt_ids"], case["greedy_ids"]
         logits = reference.forward(config, weights, prompt + reply)
-        rows = log_softmax(logits[len(prompt) - 1 : -1])
+        rows = reference.log_softmax(logits[len(prompt) - 1 : -1])
         # the library's numbers are f32 sums over two layers, kept to 5 decimals
         chosen = rows[np.arange(len(reply)), reply]
         np.testing.assert_allclose(chosen, case["logprobs"], rtol=0, atol=2e-4)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference
 import stepper
 import tiny
 
@@ -36,7 +37,7 @@ def check_case(program: Program, case: dict[str, Any], logprobs: list[float]) ->
     sure = next((i for i, m in enumerate(case["margins"]) if m < MARGIN), len(reply))
     assert sure > 0
     assert stepper.greedy(program, prompt, sure) == reply[:sure]
-    rows = stepper.log_softmax(stepper.all_logits(program, prompt + reply))
+    rows = reference.log_softmax(stepper.all_logits(program, prompt + reply))
     chosen = rows[np.arange(len(prompt) - 1, len(prompt) + len(reply) - 1), reply]
     assert np.abs(chosen - logprobs).max() < TOLERANCE
 
@@ -47,7 +48,7 @@ def test_f32_equals_the_reference(model_dir: Path) -> None:
     for case in SETS[name]:
         check_case(program, case, case["logprobs"])
         ids = case["prompt_ids"] + case["greedy_ids"]
-        row = stepper.log_softmax(stepper.last_logits(program, ids[:-1]))
+        row = reference.log_softmax(stepper.last_logits(program, ids[:-1]))
         assert np.abs(row - case["last_row"]).max() < TOLERANCE
     program.close()
 
@@ -58,7 +59,7 @@ def test_bf16_is_no_further_from_f32_than_the_reference_is(model_dir: Path) -> N
     ours, theirs = [], []
     for case in SETS[name]:
         prompt, reply = case["prompt_ids"], case["greedy_ids"]
-        rows = stepper.log_softmax(stepper.all_logits(program, prompt + reply))
+        rows = reference.log_softmax(stepper.all_logits(program, prompt + reply))
         chosen = rows[np.arange(len(prompt) - 1, len(prompt) + len(reply) - 1), reply]
         ours.append(float(np.abs(chosen - case["logprobs"]).mean()))
         theirs.append(case["bf16_mean"])
@@ -142,6 +143,6 @@ def test_the_loss_on_a_text_equals_the_reference(real: LoadedModel) -> None:
     text = (HERE.parents[1] / "LICENSE").read_text(encoding="utf8")
     ids = real.tokenizer.encode(text)[:2048]
     assert hashlib.sha256(np.array(ids, "<i4").tobytes()).hexdigest() == LICENSE_IDS
-    rows = stepper.log_softmax(stepper.all_logits(real.program, ids))
+    rows = reference.log_softmax(stepper.all_logits(real.program, ids))
     loss = -rows[np.arange(len(ids) - 1), ids[1:]].mean()
     assert abs(loss - LICENSE_LOSS) < 1e-3
