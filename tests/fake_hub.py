@@ -6,16 +6,15 @@ request by itself and then returns True.
 """
 
 import hashlib
-import http.server
 import json
 import re
 import socket
 import struct
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import TracebackType
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
+
+import loopback
 
 BIG = (".safetensors", ".gguf")
 CHUNK = 65536
@@ -57,13 +56,8 @@ class Behaviour:
     token: str | None = None  # needed for everything, when set
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a head and a body are two writes
-    hub: "FakeHub"
-
-    def log_message(self, *_: object) -> None:
-        pass
+class Handler(loopback.Handler):
+    owner: "FakeHub"
 
     def answer(
         self, status: int, body: bytes = b"", head: dict[str, str] | None = None,
@@ -80,7 +74,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return True
 
     def do_GET(self) -> None:
-        hub = self.hub
+        hub = self.owner
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
         hub.asked.append(Asked(self.command, self.path, token, self.headers.get("Range")))
         path = unquote(urlsplit(self.path).path)
@@ -96,21 +90,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _is_refused(self, repo: str, revision: str, token: str | None) -> bool:
-        wanted = self.hub.behaviour.token
+        wanted = self.owner.behaviour.token
         if wanted and token != wanted:
             return self.answer(401, b"{}", {"X-Error-Message": "Invalid username or password."})
-        if repo not in self.hub.repos:
+        if repo not in self.owner.repos:
             return self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         if revision not in ("main", "refs/pr/1", commit_of(repo)):
             return self.answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         return False
 
     def _list(self, repo: str, revision: str, token: str | None) -> None:
-        fault = self.hub.behaviour.fault
+        fault = self.owner.behaviour.fault
         if (fault and fault(self, "list", "")) or self._is_refused(repo, revision, token):
             return
         siblings = []
-        for name, data in self.hub.repos[repo].items():
+        for name, data in self.owner.repos[repo].items():
             entry: dict[str, object] = {"rfilename": name, "size": len(data)}
             entry["blobId"] = blob_sha1(data)
             if name.endswith(BIG):
@@ -121,15 +115,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(200, json.dumps(body).encode())
 
     def _file(self, repo: str, revision: str, name: str, token: str | None) -> None:
-        behaviour = self.hub.behaviour
+        behaviour = self.owner.behaviour
         fault = behaviour.fault
         if (fault and fault(self, "file", name)) or self._is_refused(repo, revision, token):
             return
-        data = self.hub.repos[repo].get(name)
+        data = self.owner.repos[repo].get(name)
         if data is None:
             self.answer(404, b"", {"X-Error-Code": "EntryNotFound"}, "text/plain")
             return
-        head = self.hub.file_head(repo, name)
+        head = self.owner.file_head(repo, name)
         status = 200
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
         if asked and self.command == "GET" and behaviour.ranges:
@@ -142,7 +136,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._send(status, data, head, name.endswith(BIG))
 
     def _send(self, status: int, data: bytes, head: dict[str, str], is_big: bool) -> None:
-        behaviour = self.hub.behaviour
+        behaviour = self.owner.behaviour
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         for key, value in head.items():
@@ -159,48 +153,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             for start in range(0, end, CHUNK):
                 self.wfile.write(data[start : min(start + CHUNK, end)])
                 if is_big and behaviour.chunk_wait:
-                    self.hub.closing.wait(behaviour.chunk_wait)
+                    self.owner.closing.wait(behaviour.chunk_wait)
         except OSError:
             self.close_connection = True
         if end < len(data) and behaviour.reset:
-            self.hub.reset(self)
+            self.owner.reset(self)
 
 
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
+class FakeHub(loopback.Loopback):
+    """`repos` maps a repo id to its files; `url` is its HF_ENDPOINT."""
 
-    def handle_error(self, *_: object) -> None:
-        pass
-
-
-@dataclass
-class FakeHub:
-    """`repos` maps a repo id to its files. A context manager; `url` is its HF_ENDPOINT."""
-
-    repos: dict[str, dict[str, bytes]]
-    behaviour: Behaviour = field(default_factory=Behaviour)
-    asked: list[Asked] = field(default_factory=list)
-    closing: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        handler = type("BoundHandler", (Handler,), {"hub": self})
-        self._server = Server(("127.0.0.1", 0), handler)
-        self.port = self._server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> "FakeHub":
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
+    def __init__(self, repos: dict[str, dict[str, bytes]]) -> None:
+        super().__init__(Handler)
+        self.repos = repos
+        self.behaviour = Behaviour()
+        self.asked: list[Asked] = []
 
     def file_head(self, repo: str, name: str) -> dict[str, str]:
         """The headers that the Hub sends with a file, or with a redirect to one."""

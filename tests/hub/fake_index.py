@@ -1,12 +1,10 @@
 """A package index on loopback, and tiny wheels to put on it."""
 
 import hashlib
-import http.server
 import io
-import threading
 import zipfile
-from dataclasses import dataclass, field
-from types import TracebackType
+
+import loopback
 
 CHUNK = 65536
 
@@ -29,35 +27,17 @@ def make_wheel(
     return buffer.getvalue()
 
 
-@dataclass
-class FakeIndex:
+class FakeIndex(loopback.Loopback):
     """Serves `files` (file name to bytes) of any package; `url` is for PIP_INDEX_URL."""
 
-    files: dict[str, bytes] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)  # where another than the right one
-    cut: int | None = None  # bytes of a file after which the connection ends
-    chunk_wait: float = 0.0
-    asked: list[str] = field(default_factory=list)
-    closing: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        handler = type("BoundHandler", (Handler,), {"index": self})
-        self._server = Server(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/simple"
-
-    def __enter__(self) -> "FakeIndex":
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(Handler)
+        self.url += "/simple"
+        self.files = files
+        self.digests: dict[str, str] = {}  # where another than the right one
+        self.cut: int | None = None  # bytes of a file after which the connection ends
+        self.chunk_wait = 0.0
+        self.asked: list[str] = []
 
     def page(self, package: str) -> bytes | None:
         """The list of a package's files, as the simple index writes it."""
@@ -72,18 +52,13 @@ class FakeIndex:
         return f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode()
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    index: FakeIndex
-
-    def log_message(self, *_: object) -> None:
-        pass
+class Handler(loopback.Handler):
+    owner: FakeIndex
 
     def do_GET(self) -> None:
-        self.index.asked.append(self.path)
+        self.owner.asked.append(self.path)
         folder, _, name = self.path.strip("/").partition("/")
-        body = self.index.page(name) if folder == "simple" else self.index.files.get(name)
+        body = self.owner.page(name) if folder == "simple" else self.owner.files.get(name)
         is_file = folder == "files"
         self.send_response(200 if body is not None else 404)
         self.send_header("Content-Type", "application/zip" if is_file else "text/html")
@@ -92,20 +67,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._send(body or b"", is_file)
 
     def _send(self, body: bytes, is_file: bool) -> None:
-        end = len(body) if self.index.cut is None or not is_file else self.index.cut
+        end = len(body) if self.owner.cut is None or not is_file else self.owner.cut
         try:
             for start in range(0, end, CHUNK):
                 self.wfile.write(body[start : min(start + CHUNK, end)])
-                if is_file and self.index.chunk_wait:
-                    self.index.closing.wait(self.index.chunk_wait)
+                if is_file and self.owner.chunk_wait:
+                    self.owner.closing.wait(self.owner.chunk_wait)
         except OSError:
             self.close_connection = True
         if end < len(body):
             self.close_connection = True
-
-
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        pass

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+from fake_hub import Asked, FakeHub, Handler, commit_of
 from huggingface_hub import constants
 
 from caldrix.errors import BusyError, CaldrixError, TooLargeError
 from caldrix.hub import hub_cache, huggingface, storage
 from caldrix.hub.huggingface import fetch_repository
-from tests.fake_hub import Asked, FakeHub, Handler, commit_of
 
 REPO = "own/model"
 COMMIT = commit_of(REPO)

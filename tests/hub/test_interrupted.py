@@ -1,31 +1,20 @@
 """Downloads in processes of their own: interrupted, killed, and two of them at once."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from download_process import start, wait_until
+from fake_hub import FakeHub, commit_of
 
 from caldrix.hub import hub_cache
-from tests.fake_hub import FakeHub, commit_of
 
 REPO = "own/model"
 WEIGHTS = bytes(range(256)) * 12000
 FILES = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": WEIGHTS}
-PROGRAM = """
-import sys
-from caldrix import log
-from caldrix.hub.fetch import fetch
-from caldrix.hub.resolve import parse_model
-try:
-    print(fetch(parse_model(sys.argv[1]), log.status))
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
 
 
 @pytest.fixture
@@ -35,25 +24,8 @@ def hub(own_caches: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         yield server
 
 
-def start() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, REPO],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
-        start_new_session=True,
-    )
-
-
-def await_get(hub: FakeHub, process: subprocess.Popen[str]) -> None:
-    """Until the weights are on their way, and some of them have arrived."""
-    end = time.monotonic() + 30
-    while not hub.gets("model.safetensors"):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    time.sleep(0.3)
+def wait_for_weights(hub: FakeHub, process: subprocess.Popen[str]) -> None:
+    wait_until(lambda: bool(hub.gets("model.safetensors")), process)
 
 
 def snapshot() -> Path:
@@ -63,8 +35,8 @@ def snapshot() -> Path:
 @pytest.mark.slow
 def test_ctrl_c_ends_a_slow_download_at_once(hub: FakeHub) -> None:
     hub.behaviour.chunk_wait = 0.5
-    process = start()
-    await_get(hub, process)
+    process = start(REPO)
+    wait_for_weights(hub, process)
     process.send_signal(signal.SIGINT)
     started = time.monotonic()
     out, err = process.communicate(timeout=30)
@@ -79,14 +51,14 @@ def test_ctrl_c_ends_a_slow_download_at_once(hub: FakeHub) -> None:
 @pytest.mark.slow
 def test_a_killed_download_is_not_taken_for_complete(hub: FakeHub) -> None:
     hub.behaviour.chunk_wait = 0.1
-    process = start()
-    await_get(hub, process)
+    process = start(REPO)
+    wait_for_weights(hub, process)
     process.kill()
     process.communicate(timeout=30)
     assert not (snapshot() / "model.safetensors").exists()
     assert list(snapshot().parent.parent.rglob("*.incomplete"))
     hub.behaviour.chunk_wait = 0
-    again = start()
+    again = start(REPO)
     out, err = again.communicate(timeout=30)
     assert (again.returncode, out) == (0, f"{snapshot()}\n"), err
     assert not list(snapshot().parent.parent.rglob("*.incomplete"))
@@ -96,7 +68,7 @@ def test_a_killed_download_is_not_taken_for_complete(hub: FakeHub) -> None:
 @pytest.mark.slow
 def test_two_at_once_end_with_one_download(hub: FakeHub) -> None:
     hub.behaviour.chunk_wait = 0.02
-    both = [start(), start()]
+    both = [start(REPO), start(REPO)]
     results = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0], results
     assert {out for out, _ in results} == {f"{snapshot()}\n"}

