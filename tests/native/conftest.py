@@ -1,26 +1,9 @@
-"""Builds the parts of native/ that stand alone, once a test run, and loads them by ctypes.
-
-The installed extension is not used here: these tests need a compiler and nothing else.
-"""
+"""The parts of native/ that stand alone, built once a test run and loaded by ctypes."""
 
 import ctypes
-import subprocess
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-NATIVE = ROOT / "native"
-WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wvla", "-Wmissing-prototypes", "-Werror"]
-C_FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", *WARNINGS]
-
-
-def compile_c(output: Path, sources: Sequence[str], flags: Sequence[str] = ()) -> Path:
-    paths = [str(ROOT / source) for source in sources]
-    command = ["cc", *C_FLAGS, f"-I{NATIVE / 'include'}", *flags, *paths, "-o", str(output), "-lm"]
-    subprocess.run(command, check=True)
-    return output
+from compiling import compile_c
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 
 import pytest
-from conftest import compile_c
+from compiling import compile_c
 
 V2, V3, V4 = 1, 2, 4
 # Register and bit of what each level adds, from the manuals' tables of cpuid and xcr0.

@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from compiling import compile_c
 
-ROOT = Path(__file__).resolve().parents[2]
 BASE = ["native/base/threads.c", "native/base/error.c"]
 SOURCES = {
     "check_pool": ["tests/native/check_pool.c", *BASE],
@@ -21,12 +21,7 @@ SOURCES = {
 
 
 def build(directory: Path, name: str, *flags: str) -> Path:
-    program = directory / name
-    includes = [f"-I{ROOT / 'native'}", f"-I{ROOT / 'native/include'}"]
-    sources = [str(ROOT / source) for source in SOURCES[name]]
-    command = ["cc", "-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", *flags]
-    subprocess.run([*command, *includes, *sources, "-lm", "-o", str(program)], check=True)
-    return program
+    return compile_c(directory / name, SOURCES[name], ["-O2", "-g", *flags])
 
 
 def run(program: Path, n_threads: int, *arguments: str) -> None:
