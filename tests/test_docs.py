@@ -1,16 +1,16 @@
 """The pages say what the code does: generated tables are current, documented commands parse."""
 
-import importlib.util
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
+import sync_docs
 
 from caldrix.cli.flags import FLAGS
 from caldrix.cli.parse import parse
 from caldrix.cli.usage import COMMANDS
+from caldrix.formats import dtypes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,12 +28,6 @@ def documented_commands() -> list[str]:
 
 
 def test_the_tables_are_those_of_the_code() -> None:
-    spec = importlib.util.spec_from_file_location("sync_docs", ROOT / "tools" / "sync_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sync_docs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sync_docs)
-    sys.path.remove(str(ROOT))
     assert sync_docs.main(["--check"]) == 0
     page = (ROOT / "docs" / "run.md").read_text(encoding="utf8")
     assert sync_docs.synced(page.replace("| `--max-tokens N`", "| `--most N`")) == page
@@ -55,3 +49,8 @@ def test_every_flag_of_run_is_on_its_page() -> None:
     for flag in FLAGS:
         if "run" in flag.commands or flag.why_not:
             assert flag.name in page, flag.name
+
+
+def test_the_page_of_weight_files_lists_every_type() -> None:
+    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf8")
+    assert f"{dtypes.names()}, mixed in one file" in " ".join(page.split())

@@ -4,13 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import layers
 import pytest
+import sizes
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-
-import layers  # noqa: E402
-import sizes  # noqa: E402
 
 
 @pytest.mark.parametrize("tool", ["layers", "sizes"])
