@@ -34,10 +34,16 @@ class Flag:
     repeats: bool = False  # the value is the tuple of all that were given
     why_not: str = ""  # what the commands that do not take it say
     lanes: str = ""  # the only lanes on which it may leave its default; "" is every lane
+    needs: str = ""  # the flag without which it has no meaning
 
     @property
     def key(self) -> str:
         return self.name.lstrip("-").replace("-", "_")
+
+    @property
+    def meaning(self) -> str:
+        """Its help, after the flag that it goes with."""
+        return f"with {self.needs}: {self.help}" if self.needs else self.help
 
     @property
     def usage(self) -> str:
@@ -118,17 +124,17 @@ FLAGS = (
          values.size("a size above 0 such as 5g, 4500m or a byte count"), None,
          "every weight resident", "stream the weights through this much memory"),
     Flag("--weight-ring", "N", integer(2, 1024), 2, "2",
-         "with --weight-budget: slots in the streaming ring"),
+         "slots in the streaming ring", needs="--weight-budget"),
     Flag("--weight-pin", "N", integer(0, 65536), None, "no cap",
-         "with --weight-budget: at most this many layers held resident"),
+         "at most this many layers held resident", needs="--weight-budget"),
     Flag("--weight-pins", "spread|prefix", choice("spread", "prefix"), "spread", "spread",
-         "with --weight-budget: which layers are held resident"),
+         "which layers are held resident", needs="--weight-budget"),
     Flag("--weight-digest", "every-fill|at-open", choice("every-fill", "at-open"), "every-fill",
-         "every-fill", "with --weight-budget: when a streamed segment's checksum is checked"),
+         "every-fill", "when a streamed segment's checksum is checked", needs="--weight-budget"),
     Flag("--weight-codec", "raw|planes", choice("raw", "planes"), "planes", "planes",
-         "with --weight-budget: how the streamed layout file stores the weights"),
+         "how the streamed layout file stores the weights", needs="--weight-budget"),
     Flag("--layout-dir", "DIR", PATH, None, "layout under the cache",
-         "with --weight-budget: where the streamed layout file is kept"),
+         "where the streamed layout file is kept", needs="--weight-budget"),
     Flag("--telemetry", "off|host|sampled", choice("off", "host", "sampled"), "sampled", "sampled",
          "how much of each request's timing is recorded"),
     Flag("--device-sample-period", "N", integer(1, 10**6), 8, "8",
@@ -151,13 +157,13 @@ FLAGS = (
          "open the variant-swap admin endpoint, on loopback only; needs --admin-port",
          SERVE, why_not=NO_HTTP),
     Flag("--admin-port", "N", integer(0, 65535), None, "none", "the admin endpoint's port",
-         SERVE, why_not=NO_HTTP),
+         SERVE, why_not=NO_HTTP, needs="--admin"),
     Flag("--shadow-ring", "N", integer(1, 4096), 8, "8",
-         "with --admin: recent requests kept to check a candidate variant against"),
+         "recent requests kept to check a candidate variant against", needs="--admin"),
     Flag("--shadow-requests", "N", integer(1, 4096), 4, "4",
-         "with --admin: requests a candidate must match before it serves"),
+         "requests a candidate must match before it serves", needs="--admin"),
     Flag("--shadow-timeout", "SECONDS", integer(1, 10**6), 600, "600",
-         "with --admin: how long a candidate has to match"),
+         "how long a candidate has to match", needs="--admin"),
 )
 # fmt: on
 

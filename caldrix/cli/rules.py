@@ -4,7 +4,7 @@ Owns every rule that one flag's value alone cannot settle, and the choice of the
 themselves are rows of cli/flags.py. The compiled library is loaded only to check --cpu-isa.
 """
 
-from caldrix.cli.flags import FLAGS, MAX_IMAGES
+from caldrix.cli.flags import BY_NAME, FLAGS, MAX_IMAGES
 from caldrix.cli.parse import CommandLine
 from caldrix.errors import RefusedError, UsageError, printable
 
@@ -49,13 +49,11 @@ def _check_images(line: CommandLine) -> None:
 
 def _check_companions(line: CommandLine) -> None:
     """Flags that mean something only beside another."""
-    streaming = [f"--weight-{name}" for name in ("ring", "pin", "pins", "digest", "codec")]
-    for name in (*streaming, "--layout-dir"):
-        if name in line.given and "--weight-budget" not in line.given:
-            raise RefusedError(f"{name} has a meaning only with --weight-budget")
-    for name in ("--admin-port", "--shadow-ring", "--shadow-requests", "--shadow-timeout"):
-        if name in line.given and "--admin" not in line.given:
-            raise RefusedError(f"{name} has a meaning only with --admin of caldrix serve")
+    for flag in FLAGS:
+        if flag.needs and flag.name in line.given and flag.needs not in line.given:
+            serves = line.command in BY_NAME[flag.needs].commands
+            where = "" if serves else " of caldrix serve"
+            raise RefusedError(f"{flag.name} has a meaning only with {flag.needs}{where}")
     if "--admin" in line.given and "--admin-port" not in line.given:
         raise RefusedError("--admin needs --admin-port")
 

@@ -37,7 +37,7 @@ def command_help(command: str) -> str:
         lines.append(title)
         for flag in flags:
             lines.append(f"  {flag.usage}")
-            text = f"{flag.help} (default: {flag.shown})" if flag.takes else flag.help
+            text = f"{flag.meaning} (default: {flag.shown})" if flag.takes else flag.meaning
             lines += textwrap.wrap(text, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
         lines.append("")
     return "\n".join(lines[:-1]) + "\n"
@@ -55,7 +55,7 @@ def markdown_table(flags: list[Flag]) -> str:
     for flag in flags:
         usage = flag.usage.replace("|", "\\|")
         accepts = f" ({flag.kind.accepts})" if flag.takes and _bounded(flag) else ""
-        rows.append(f"| `{usage}` | {flag.help}{accepts} | {flag.shown} |")
+        rows.append(f"| `{usage}` | {flag.meaning}{accepts} | {flag.shown} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,8 +1,10 @@
 """What flags say together: the lane, the companions, the images."""
 
 import pytest
+from test_parse import GOOD
 
 from caldrix import native
+from caldrix.cli.flags import FLAGS, Flag
 from caldrix.cli.parse import parse
 from caldrix.cli.rules import check
 from caldrix.errors import CaldrixError, RefusedError, UsageError
@@ -23,9 +25,6 @@ REFUSED = [  # (arguments, exit status, words of the reason)
     (["--prefill-attention", "tiles"], 1, "--prefill-attention tiles"),
     (["--batch-attention", "grouped"], 1, "--batch-attention grouped"),
     (["--sampler", "host"], 1, "--sampler host"),
-    (["--weight-ring", "3"], 1, "--weight-ring"),
-    (["--layout-dir", "x"], 1, "--layout-dir"),
-    (["--shadow-ring", "3"], 1, "--admin"),
     (["--device-sample-offset", "8"], 1, "--device-sample-offset 8"),
     (["--device-sample-period", "4"], 1, "--device-sample-period"),
     (["-i", "a", "--raw"], 2, "--raw"),
@@ -34,7 +33,6 @@ REFUSED = [  # (arguments, exit status, words of the reason)
 REFUSED_ON_SERVE = [
     (["--admin"], 1, "--admin-port"),
     (["--admin", "--admin-port", "0"], 1, "--admin"),
-    (["--admin-port", "9000"], 1, "--admin-port"),
 ]
 
 
@@ -61,6 +59,15 @@ def test_refused_by_serve(arguments: list[str], status: int, words: str) -> None
     error = refusal("serve", arguments)
     assert error.exit_status == status
     assert words in str(error)
+
+
+@pytest.mark.parametrize("flag", [f for f in FLAGS if f.needs], ids=lambda flag: flag.name)
+def test_a_flag_that_goes_with_another_is_refused_alone(flag: Flag) -> None:
+    arguments = [flag.name, GOOD[flag.name][0]]
+    for command in flag.commands:
+        error = refusal(command, arguments)
+        assert type(error) is RefusedError
+        assert str(error).startswith(f"{flag.name} has a meaning only with {flag.needs}")
 
 
 def test_a_row_must_exist_and_be_usable(monkeypatch: pytest.MonkeyPatch) -> None:
