@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caldrix import log
-from caldrix.cli.conversation import Conversation
+from caldrix.cli.conversation import NO_SYSTEM, Conversation
 from caldrix.cli.flags import BY_NAME, SAMPLING
 from caldrix.errors import CaldrixError, printable
 
@@ -70,10 +70,14 @@ def _system(state: ChatState, argument: str) -> None:
         state.conversation.system = read_system(argument, "/system")
     text = state.conversation.system
     log.status("no system text" if text is None else f"system text: {printable(text)}")
+    if text is not None and not state.conversation.has_template:
+        log.status(f"the system text is not used: {NO_SYSTEM}")
 
 
 def _image(state: ChatState, argument: str) -> None:
-    log.status("this model takes text only; -i and /image need a vision model")
+    from caldrix.cli.prepare import TEXT_ONLY
+
+    log.status(f"this model {TEXT_ONLY}")
 
 
 def _show_sampling(state: ChatState, argument: str) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from caldrix.text.tokenizer import Tokenizer
 
 NO_TEMPLATE_MAX_TOKENS = 256  # a base model rarely ends its own reply
+NO_SYSTEM = "without a chat template there is no system message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Conversation:
         self._max_tokens = max_tokens
         self._status = status
         self._turns: list[Turn] = []
-        self._system = system
+        self.system = system  # sent before the turns from the next message on
         self._said_moved = False  # that the template takes no system message
 
     @property
@@ -58,12 +59,8 @@ class Conversation:
         return min(wanted, self._context // 2)
 
     @property
-    def system(self) -> str | None:
-        return self._system
-
-    @system.setter
-    def system(self, text: str | None) -> None:
-        self._system = text
+    def has_template(self) -> bool:
+        return self._template is not None
 
     def prompt(self, message: str) -> tuple[int, ...]:
         """The token ids for `message`, after as many earlier turns as leave room for the answer."""
@@ -106,8 +103,8 @@ class Conversation:
 
     def _encode(self, turns: list[Turn], message: str) -> tuple[int, ...]:
         messages: list[dict[str, str]] = []
-        if self._system is not None:
-            messages.append({"role": "system", "content": self._system})
+        if self.system is not None:
+            messages.append({"role": "system", "content": self.system})
         for turn in turns:
             messages.append({"role": "user", "content": turn.message})
             messages.append({"role": "assistant", "content": turn.reply})

@@ -78,7 +78,8 @@ FLAGS = (
          "no line editing, no timing line, and the answer's control characters as they are",
          ANSWER, own=True, why_not=ONE_ANSWER),
     # --- both commands ----------------------------------------------------------------------------
-    Flag("--max-context", "N", integer(1, MAX_CONTEXT), 2048, "2048",
+    Flag("--max-context", "N", integer(1, MAX_CONTEXT), None,
+         "2048, or what the model was trained for if that is less",
          "the compiled context length, in tokens", own=True, other="--ctx"),
     Flag("--backend", "auto|hip|metal|cpu", choice("auto", "hip", "metal", "cpu"), "auto",
          "the first usable of metal, hip, cpu", "the lane: AMD GPU, Apple GPU or CPU", own=True),

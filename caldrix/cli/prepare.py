@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from caldrix.image.decode import Image
 
 MAX_SYSTEM_BYTES = 4 * 2**20
+TEXT_ONLY = "takes text only; -i and /image need a vision model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def load_options(line: CommandLine, name: str) -> "LoadOptions":
 
     return LoadOptions(
         dtype=line["dtype"],
-        max_context=line["max_context"] if "--max-context" in line.given else None,
+        max_context=line["max_context"],
         threads=line["threads"],
         cpu_isa=line["cpu_isa"],
         max_out=1,  # one conversation, one token at a time

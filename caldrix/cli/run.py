@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     output = Output(exact=line["plain"])
     model = prepare.load(line, lane)
     if inputs.images:
-        raise UsageError(f"{model.name} takes text only; -i and /image need a vision model")
+        raise UsageError(f"{model.name} {prepare.TEXT_ONLY}")
     from caldrix.cli.replies import Replies
 
     conversation = start_conversation(line, model, inputs.system)
@@ -47,13 +47,13 @@ def main(arguments: Sequence[str]) -> int:
 def start_conversation(
     line: CommandLine, model: "LoadedModel", system: str | None
 ) -> "Conversation":
-    from caldrix.cli.conversation import Conversation
+    from caldrix.cli.conversation import NO_SYSTEM, Conversation
 
     template = None if line["raw"] else model.chat_template
     if model.chat_template is None:
         log.status(f"{model.name} has no chat template: the prompt is sent as plain text")
     if template is None and system is not None:
-        log.status("--system is not used: without a chat template there is no system message")
+        log.status(f"--system is not used: {NO_SYSTEM}")
     return Conversation(
         model.tokenizer,
         template,

@@ -7,6 +7,7 @@ hand: a message costs its characters and 3 more, the answer's heading 2.
 from typing import Any
 
 from caldrix.text.chat_template import TemplateRefused
+from caldrix.text.conversation import system_moved
 
 
 class Tokenizer:
@@ -32,10 +33,8 @@ class Template:
         self, tokenizer: Tokenizer, messages: list[dict[str, Any]]
     ) -> tuple[list[int], bool]:
         moves = messages[0]["role"] == "system" and not self._takes_system
-        if moves:
-            top = f"{messages[0]['content']}\n\n{messages[1]['content']}"
-            messages = [{**messages[1], "content": top}, *messages[2:]]
-        return tokenizer.encode_text(self.render(messages)), moves
+        sent = system_moved(messages) if moves else messages
+        return tokenizer.encode_text(self.render(sent)), moves
 
 
 def text_of(ids: tuple[int, ...]) -> str:

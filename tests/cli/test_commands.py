@@ -95,6 +95,15 @@ def test_system_is_set_read_from_a_file_shown_and_removed(
     assert state.conversation.system is None
 
 
+def test_a_system_text_without_a_chat_template_is_said_not_to_be_used(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    conversation = Conversation(Tokenizer(), None, 100, status=lambda message: None)
+    state = ChatState(conversation, sampling_values(parse("run", ["m"])))
+    assert "the system text is not used: without a chat" in says(state, "/system be brief", capfd)
+    assert "not used" not in says(state, "/system off", capfd)
+
+
 def test_an_image_needs_a_vision_model(state: ChatState, capfd: pytest.CaptureFixture[str]) -> None:
     assert "takes text only" in says(state, "/image a.png", capfd)
 

@@ -4,6 +4,7 @@ import pytest
 
 from caldrix.cli.flags import BY_NAME, FLAGS, Flag
 from caldrix.cli.parse import parse
+from caldrix.engine.load import DEFAULT_CONTEXT
 from caldrix.errors import CaldrixError, RefusedError, UsageError
 
 GOOD = {  # flag -> (as typed, the value)
@@ -140,8 +141,12 @@ def test_defaults_are_there_for_every_flag_of_the_command() -> None:
     assert line.model == "m"
     assert not line.given
     assert set(line.values) == {flag.key for flag in FLAGS if "run" in flag.commands}
-    assert line["max_context"] == 2048
+    assert line["top_p"] == 1.0
     assert line["image"] == ()
+
+
+def test_the_context_shown_as_the_default_is_the_loaders() -> None:
+    assert BY_NAME["--max-context"].shown.startswith(f"{DEFAULT_CONTEXT}, or ")
 
 
 def test_the_last_of_a_repeated_flag_wins_and_images_add_up() -> None:
