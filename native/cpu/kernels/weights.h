@@ -221,8 +221,9 @@ struct weight_type {
   uint32_t block_elements, block_bytes;
   void (*dot)(const struct weights *weights, size_t n, const struct inputs *inputs);
   void (*unpack)(const struct weights *weights, size_t n, size_t begin, size_t end, float *tile);
+  decode_function *decode;
 };
-#define TYPE(name, id, elements, bytes) [id] = {elements, bytes, dot_##name, unpack_##name},
+#define TYPE(name, id, elements, bytes) [id] = {elements, bytes, dot_##name, unpack_##name, decode_##name},
 static const struct weight_type weight_types[] = {CX_QUANTS(TYPE)};
 #undef TYPE
 
