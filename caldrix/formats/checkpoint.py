@@ -8,11 +8,12 @@ A Tensor exists only after its bytes were checked to lie inside its file.
 import mmap
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from caldrix import native
 from caldrix.errors import NotFoundError, RefusedError, printable
@@ -43,21 +44,29 @@ class MappedFile:
         return self.refusal(f"{problem}; {printable(first)} is the first past the end")
 
 
-def map_file(path: Path) -> MappedFile:
-    """The whole of a regular file, read-only; refuses an empty one, a directory and a device."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, not empty, for reading; an error of the file system inside refuses it too."""
     try:
         # Before the open, which would wait on a FIFO.
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode):
             raise refusal(path, "not a regular file")
+        if about.st_size == 0:
+            raise refusal(path, "the file is empty")
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                raise refusal(path, "the file is empty")
-            mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            yield file
     except FileNotFoundError:
         raise NotFoundError(f"{escape(str(path))}: no such file") from None
     except (OSError, ValueError) as error:
         raise refusal(path, f"cannot be read: {escape(str(error))}") from None
+
+
+def map_file(path: Path) -> MappedFile:
+    """The whole of a regular file, read-only; refuses an empty one, a directory and a device."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     return MappedFile(path, size, memoryview(mapping))
 
 

@@ -7,14 +7,11 @@ no JSON has them.
 
 import json
 import math
-import os
 import re
-import stat
 from pathlib import Path
 from typing import NoReturn
 
-from caldrix.errors import NotFoundError
-from caldrix.formats.checkpoint import foreign_kind, refusal
+from caldrix.formats.checkpoint import foreign_kind, opened, refusal
 from caldrix.log import escape
 
 # The largest real one is the shard index of a model with many experts: 140,000 tensors, 15 MB.
@@ -69,20 +66,10 @@ _KIND = {
 
 
 def _read(path: Path) -> bytes:
-    try:
-        # Before the open, which would wait on a FIFO.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise refusal(path, "not a regular file")
-        with open(path, "rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise NotFoundError(f"{escape(str(path))}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise refusal(path, f"cannot be read: {escape(str(error))}") from None
+    with opened(path) as file:
+        raw = file.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise refusal(path, f"larger than {MAX_BYTES} bytes")
-    if not raw:
-        raise refusal(path, "the file is empty")
     return raw
 
 
