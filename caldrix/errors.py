@@ -57,5 +57,8 @@ class EngineError(CaldrixError):
 
 def printable(value: object, limit: int = 120) -> str:
     """`repr` of a value from outside, safe for a terminal and cut to `limit` characters."""
-    text = ascii(value) if isinstance(value, bytes) else repr(value)
+    try:
+        text = ascii(value) if isinstance(value, bytes) else repr(value)
+    except (RecursionError, ValueError):  # nested too deep; an integer of too many digits
+        text = f"a large {type(value).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."

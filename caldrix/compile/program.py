@@ -6,7 +6,7 @@ no files' formats beyond tensors, and no text.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ from caldrix.compile.weights import WeightPlan
 from caldrix.errors import RefusedError, TooLargeError
 from caldrix.formats.checkpoint import Checkpoint
 from caldrix.formats.dtypes import by_name
-from caldrix.models.graph import Graph, Weight
+from caldrix.models.graph import Graph
 from caldrix.models.rope import RopeConfig, scaled_frequencies
 from caldrix.units import format_size
 
@@ -148,6 +148,7 @@ def compile_model(
 ) -> Program:
     """The passes in order. Raises RefusedError for a checkpoint that does not match the graph,
     TooLargeError for no room."""
+    check_weights(graph, source)
     limits = Limits(options.max_rows, options.max_out, options.context, options.n_slots)
     weights = WeightPlan(
         source.checkpoint, source.rename, source.where, convert_f32=options.dtype == "bf16"
@@ -164,17 +165,21 @@ def compile_model(
         graph, lowered, activations, cache, weights, limits, cache_type.id, (inv_freq, scale)
     )
     plan = emitter.plan()
-    check_leftovers(source, weights, {w.name: w for w in graph.weights()})
     sizes = _sizes(source.checkpoint, weights, cache, activations)
     check_fit(sizes, source.where, limits, memory_limit())
     offset = emitter.value(lowered.logits).offset
     return Program(plan, emitter.notes, sizes, graph, limits, options, weights, offset)
 
 
-def check_leftovers(source: Source, weights: WeightPlan, known: Mapping[str, Weight]) -> None:
-    """Every tensor of the checkpoint is read or listed as ignorable."""
+def check_weights(graph: Graph, source: Source) -> None:
+    """Every weight of the graph is there in its shape, and every tensor is read or listed as
+    ignorable. Cheap, and bounds all else by what the files hold: before anything is built."""
+    plan = WeightPlan(source.checkpoint, source.rename, source.where, convert_f32=False)
+    known = graph.weights()
+    for weight in known:
+        plan.find(weight)
     for name in source.checkpoint.tensors:
-        if name not in weights.used and not source.ignored.fullmatch(name):
+        if name not in plan.used and not source.ignored.fullmatch(name):
             raise RefusedError(
                 f"{source.where}: tensor {name!r} belongs to no part of this model"
                 f" ({len(known)} weights are known)"

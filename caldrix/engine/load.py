@@ -20,6 +20,7 @@ from caldrix.compile.program import (
     CompileOptions,
     Program,
     Source,
+    check_weights,
     compile_model,
 )
 from caldrix.engine.threads import default_threads
@@ -31,6 +32,7 @@ from caldrix.formats.safetensors import open_safetensors
 from caldrix.log import escape
 from caldrix.models import names
 from caldrix.models.config import DecoderConfig, Fields
+from caldrix.models.graph import Graph
 from caldrix.text.chat_template import (
     ChatTemplate,
     chat_template_from_gguf,
@@ -38,6 +40,7 @@ from caldrix.text.chat_template import (
 )
 from caldrix.text.gguf_tokenizer import tokenizer_from_gguf
 from caldrix.text.tokenizer import Tokenizer, load_tokenizer
+from caldrix.text.tokenizer_limits import max_merges
 from caldrix.units import format_seconds, format_size
 
 Status = Callable[[str], None]
@@ -77,7 +80,7 @@ class _Parts:
     """What either kind of model is taken apart into, before anything is compiled."""
 
     config: DecoderConfig
-    family: models.Family
+    graph: Graph
     source: Source
     rope_divisors: npt.NDArray[np.float32] | None
     eos_token_ids: frozenset[int]
@@ -110,7 +113,11 @@ def load_program(path: Path, options: LoadOptions) -> Program:
 
 
 def _open(path: Path) -> _Parts:
-    return _open_directory(path) if os.path.isdir(path) else _open_gguf(path)
+    """The parts of a model whose weights are known to be all there: what is read next, text and
+    all, is bounded by them."""
+    parts = _open_directory(path) if os.path.isdir(path) else _open_gguf(path)
+    check_weights(parts.graph, parts.source)
+    return parts
 
 
 def _compile(parts: _Parts, options: LoadOptions) -> Program:
@@ -126,8 +133,9 @@ def _compile(parts: _Parts, options: LoadOptions) -> Program:
         max_out=min(options.max_out, max_rows),
         max_rows=max_rows,
     )
-    graph = parts.family.build(config)
-    return compile_model(graph, parts.source, config.rope, parts.rope_divisors, compile_options)
+    return compile_model(
+        parts.graph, parts.source, config.rope, parts.rope_divisors, compile_options
+    )
 
 
 def _best_row() -> str:
@@ -148,11 +156,11 @@ def _open_directory(path: Path) -> _Parts:
     _refuse_quantization(values, where)
 
     def text() -> tuple[Tokenizer, ChatTemplate | None]:
-        return load_tokenizer(path), load_chat_template(path)
+        return load_tokenizer(path, config.vocab_size), load_chat_template(path)
 
     return _Parts(
         config,
-        family,
+        family.build(config),
         Source(checkpoint, lambda name: name, names.IGNORED_HF, escape(str(path))),
         None,
         _eos_of_directory(path, values),
@@ -185,6 +193,7 @@ def _open_gguf(path: Path) -> _Parts:
     config = family.config_from_gguf(gguf.metadata, shapes, where)
 
     def text() -> tuple[Tokenizer, ChatTemplate | None]:
+        _check_lists(gguf, config, where)
         tokenizer = tokenizer_from_gguf(gguf.metadata, where)
         return tokenizer, chat_template_from_gguf(gguf.metadata, tokenizer, where)
 
@@ -192,12 +201,25 @@ def _open_gguf(path: Path) -> _Parts:
     eos = frozenset[int]().union(*(f.token_ids(n) for n in ("eos_token_id", "eot_token_id")))
     return _Parts(
         config,
-        family,
+        family.build(config),
         Source(gguf.checkpoint, names.gguf_name, names.IGNORED_GGUF, where),
         _rope_divisors(gguf, config, where),
         eos,
         text,
     )
+
+
+def _check_lists(gguf: Gguf, config: DecoderConfig, where: str) -> None:
+    """Before they are decoded: the tokenizer's lists are no longer than the model's vocabulary
+    needs."""
+    for name in ("tokens", "scores", "token_type", "merges"):
+        count = gguf.metadata.count("tokenizer.ggml." + name)
+        most = max_merges(config.vocab_size) if name == "merges" else config.vocab_size
+        if count > most:
+            raise RefusedError(
+                f"{where}: tokenizer.ggml.{name} has {count} entries;"
+                f" a model of {config.vocab_size} tokens has up to {most}"
+            )
 
 
 def _rope_divisors(gguf: Gguf, config: DecoderConfig, where: str) -> npt.NDArray[np.float32] | None:

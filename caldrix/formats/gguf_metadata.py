@@ -109,6 +109,13 @@ class Metadata(Mapping[str, object]):
             value = self._values[key] = self._decode(f"metadata key {printable(key)}", value)
         return value
 
+    def count(self, key: str) -> int:
+        """How many items an array has, without decoding it; 0 for anything else or nothing."""
+        value = self._values.get(key)
+        if isinstance(value, _Span):
+            return value.n_items if value.is_array else 0
+        return len(value) if isinstance(value, list) else 0
+
     def _decode(self, what: str, span: _Span) -> object:
         if span.item_type == _STRING:
             strings = self._decode_strings(what, span)

@@ -15,12 +15,17 @@ from dataclasses import dataclass
 
 from caldrix.errors import RefusedError, printable
 from caldrix.log import status
+from caldrix.text import charsmap, tokenizer_limits
 from caldrix.text.tokenizer import AddedToken, Tokenizer, TokenizerParts, build_tokenizer
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _SPACE = "\u2581"
 
 Step = dict[str, object]
+
+# Sum of the squared lengths of the tokens that are cut in two at every place, in characters: real
+# vocabularies of 256,000 have 2e7; this much takes a second or so.
+MAX_SPLITTING = 300_000_000
 
 # Pre-tokenizer patterns. The words of GPT-2: contractions, then letters, digits or other characters
 # with a space before them.
@@ -272,8 +277,13 @@ def _merges_of_scores(data: _Metadata) -> list[tuple[str, str]]:
     assert data.scores is not None
     left_out = set(data.of_types(_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE))
     ids = {token: i for i, token in enumerate(data.tokens) if i not in left_out}
-    ranked = []
+    if sum(len(token) ** 2 for token in ids) > MAX_SPLITTING:
+        raise data.refusal("tokens", "are too long: their parts cannot be searched for merges")
+    most = tokenizer_limits.max_merges(len(data.tokens))
+    ranked: list[tuple[float, int, int, int, int, int]] = []
     for token, i in ids.items():
+        if len(ranked) > most:
+            raise data.refusal("tokens", f"can be joined in more than {most} ways")
         for cut in range(1, len(token)):
             left = ids.get(token[:cut])
             if left is not None and (right := ids.get(token[cut:])) is not None:
@@ -295,10 +305,8 @@ def _unigram(data: _Metadata) -> TokenizerParts:
         "split": True,
     }
     normalizers: list[Step] = []
-    if (charsmap := data.get("precompiled_charsmap")) is not None:
-        normalizers.append(
-            {"type": "Precompiled", "precompiled_charsmap": _charsmap(data, charsmap)}
-        )
+    if (table := data.get("precompiled_charsmap")) is not None:
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": _charsmap(data, table)})
     if data.flag("remove_extra_whitespaces", False):
         normalizers.append({"type": "Strip", "strip_left": True, "strip_right": True})
         normalizers.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
@@ -320,19 +328,13 @@ def _unigram(data: _Metadata) -> TokenizerParts:
 
 
 def _charsmap(data: _Metadata, values: object) -> str:
-    """SentencePiece's normalisation table, in base64 as tokenizer.json has it: the bytes of a trie
-    after their number, then text. Checked here, since the library panics at a damaged one."""
+    """SentencePiece's normalisation table, in base64 as tokenizer.json has it."""
     if not isinstance(values, list) or not set(map(type, values)) <= {int}:
         raise data.refusal("precompiled_charsmap", "is no list of bytes")
     if any(not -128 <= value < 256 for value in values):
         raise data.refusal("precompiled_charsmap", "is no list of bytes")
     table = bytes(value & 0xFF for value in values)
-    size = int.from_bytes(table[:4], "little")
-    try:
-        whole = len(table) >= 4 + size and size % 4 == 0 and table[4 + size :].decode() is not None
-    except UnicodeDecodeError:
-        whole = False
-    if not whole:
+    if charsmap.longest_replacement(table) is None:
         raise data.refusal("precompiled_charsmap", "is damaged")
     return base64.b64encode(table).decode()
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from caldrix.errors import RefusedError, printable
 from caldrix.log import escape
-from caldrix.text import detokenize, json_file
+from caldrix.text import detokenize, json_file, tokenizer_limits
 from caldrix.text.plain_text import PlainEncoder
 
 if TYPE_CHECKING:
@@ -264,6 +264,7 @@ def build_tokenizer(parts: TokenizerParts) -> Tokenizer:
         "model": {"type": "BPE", "vocab": {}, "merges": []},
     }
     with _refusals(parts.where):
+        tokenizer_limits.check_steps(steps)
         library = Library.from_str(json.dumps(steps))
         if parts.scores is None:
             library.model = models.BPE(
@@ -295,21 +296,26 @@ def build_tokenizer(parts: TokenizerParts) -> Tokenizer:
     return Tokenizer(library, settings)
 
 
-def load_tokenizer(directory: Path) -> Tokenizer:
+def load_tokenizer(directory: Path, n_tokens: int | None = None) -> Tokenizer:
     """The tokenizer of a model directory: tokenizer.json, with what tokenizer_config.json says
-    about BOS and EOS."""
+    about BOS and EOS. `n_tokens` is how many tokens the model has, which bounds what is read."""
     path = directory / "tokenizer.json"
     if not os.path.isfile(path):
         raise RefusedError(f"{directory}: no tokenizer.json (the one tokenizer file that is read)")
     _quiet_library()
     from tokenizers import Tokenizer as Library
 
-    data = json_file.read_bytes(path)
+    data = json_file.read_bytes(path, tokenizer_limits.MAX_BYTES)
     with _refusals(str(path)):
+        tokenizer_limits.check_size(data, n_tokens)
+        parts = tokenizer_limits.small_parts(data)
+        tokenizer_limits.check_steps(parts)
         library = Library.from_buffer(data)
         library.no_truncation()
         library.no_padding()
-    file_ids = _file_ids(library, data, path)
+        if getattr(library.model, "dropout", None):
+            library.model.dropout = None  # for training: it leaves out merges at random
+    file_ids = _file_ids(library, parts.get("added_tokens"), path)
     config = json_file.read_object(directory / "tokenizer_config.json")
     return Tokenizer(library, _settings(library, config, file_ids, path))
 
@@ -352,7 +358,7 @@ def _around(
     return (), ()
 
 
-def _file_ids(library: "tokenizers.Tokenizer", data: bytes, path: Path) -> dict[int, int]:
+def _file_ids(library: "tokenizers.Tokenizer", entries: object, path: Path) -> dict[int, int]:
     """Library id to file id of the added tokens that the library renumbered.
 
     It gives an added token that is not in the model's vocabulary the next free id, whatever the
@@ -360,7 +366,7 @@ def _file_ids(library: "tokenizers.Tokenizer", data: bytes, path: Path) -> dict[
     """
     ours = {token.content: i for i, token in library.get_added_tokens_decoder().items()}
     renumbered = {}
-    for entry in _added_entries(data):
+    for entry in entries if isinstance(entries, list) else []:
         match entry:
             case {"id": int(i), "content": str(content)} if ours.get(content, i) != i:
                 renumbered[ours[content]] = i
@@ -371,19 +377,3 @@ def _file_ids(library: "tokenizers.Tokenizer", data: bytes, path: Path) -> dict[
                 f"{path}: added_tokens: {printable(content)} has the id of another token, {file_id}"
             )
     return renumbered
-
-
-def _added_entries(data: bytes) -> list[object]:
-    """The added_tokens of a tokenizer.json, read without the megabytes of vocabulary that follow
-    them."""
-    start = data.find(b"[", data.find(b'"added_tokens"'))
-    decoder, size = json.JSONDecoder(), 1 << 16
-    while start >= 0:
-        try:
-            entries, _ = decoder.raw_decode(data[start : start + size].decode("utf-8", "ignore"))
-            return entries if isinstance(entries, list) else []
-        except ValueError:
-            if start + size >= len(data):
-                break
-            size *= 4
-    return []
