@@ -1,9 +1,13 @@
 /* The pool of threads.h, on pthreads and C11 atomics; Linux and macOS.
  *
- * Everything waits at a gate: a counter that moves on when it opens. A waiter spins on the counter for a while and then
- * sleeps on a condition variable. There are two gates: one starts a run, one is the barrier inside it (and ends the run).
- * Spinning pays only where every thread has a processor of its own; with more threads than processors it would keep the
- * awaited thread from running, so the spin is cut to almost nothing.
+ * One word, the cursor, says where the job stands: the stage, how many pieces it has, and the next piece to hand out. A thread takes
+ * a piece by adding one to the word; the value it gets back tells it stage and piece together, so a thread that comes late can
+ * never mistake the stage, and a number past the last piece means there was nothing to take. Whoever does the last piece of a stage
+ * publishes the next one. Only a thread that holds a piece may touch the job.
+ *
+ * A thread without a piece spins on the cursor for a while and then sleeps on a condition variable. Spinning pays only where every
+ * thread has a processor of its own; with more threads than processors it would keep the awaited thread from running, so the
+ * spin is cut to almost nothing.
  */
 #if defined(__linux__)
 #define _GNU_SOURCE /* sched_getaffinity */
@@ -26,12 +30,7 @@
 #define SPIN_CROWDED_NS 1000u
 #define PAUSES_PER_LOOK 32      /* the clock is read once in so many pauses */
 
-struct gate {
-  CX_ALIGNED(64) atomic_uint opened; /* how often, modulo 2^32 */
-  atomic_uint sleepers;
-  pthread_mutex_t lock;
-  pthread_cond_t moved;
-};
+#define NO_JOB 0xffffffu /* the stage of a cursor between jobs */
 
 struct worker {
   struct cx_pool *pool;
@@ -40,12 +39,15 @@ struct worker {
 };
 
 struct cx_pool {
-  struct gate start, barrier;
-  CX_ALIGNED(64) atomic_uint arrived; /* threads at the barrier */
+  CX_ALIGNED(64) atomic_ullong cursor; /* stage (24 bits), pieces (20), next piece (20) */
+  CX_ALIGNED(64) atomic_uint done;     /* pieces of the stage that are done */
+  struct cx_job job;                   /* written before the cursor leaves NO_JOB */
 
-  /* written by the caller before the start gate opens, read by workers after */
-  cx_pool_function *function; /* NULL tells workers to end */
-  void *context;
+  /* those who sleep */
+  CX_ALIGNED(64) atomic_uint sleepers;
+  pthread_mutex_t lock;
+  pthread_cond_t moved;
+  atomic_int closing; /* workers are to end */
 
   /* fixed once made */
   uint32_t n_threads;
@@ -54,89 +56,99 @@ struct cx_pool {
   struct worker *workers; /* n_threads - 1 */
 };
 
+static uint64_t cursor_at(uint32_t stage, uint32_t n_pieces) { return (uint64_t)stage << 40 | (uint64_t)n_pieces << 20; }
+static uint32_t stage_of(uint64_t cursor) { return (uint32_t)(cursor >> 40); }
+static uint32_t pieces_of(uint64_t cursor) { return (uint32_t)(cursor >> 20) & 0xfffffu; }
+static uint32_t next_of(uint64_t cursor) { return (uint32_t)cursor & 0xfffffu; } /* at most CX_MAX_THREADS past the pieces */
+
 static uint64_t now_ns(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static int gate_init(struct gate *gate) {
-  atomic_init(&gate->opened, 0);
-  atomic_init(&gate->sleepers, 0);
-  if (pthread_mutex_init(&gate->lock, NULL) != 0) return -1;
-  if (pthread_cond_init(&gate->moved, NULL) == 0) return 0;
-  pthread_mutex_destroy(&gate->lock);
-  return -1;
-}
+/* --- waiting and waking --------------------------------------------------------------------------------------------- */
 
-static void gate_destroy(struct gate *gate) {
-  pthread_cond_destroy(&gate->moved);
-  pthread_mutex_destroy(&gate->lock);
-}
-
-static void gate_open(struct gate *gate) {
-  atomic_fetch_add(&gate->opened, 1);
-  /* A waiter counts itself before it looks at `opened` a last time, both in sequentially consistent order: either it is
+static void publish(struct cx_pool *pool, uint64_t cursor) {
+  atomic_store(&pool->cursor, cursor);
+  /* A waiter counts itself before it looks at the cursor a last time, both in sequentially consistent order: either it is
    * seen here, or it sees the new value and does not sleep. */
-  if (atomic_load(&gate->sleepers) == 0) return;
-  pthread_mutex_lock(&gate->lock);
-  pthread_cond_broadcast(&gate->moved);
-  pthread_mutex_unlock(&gate->lock);
+  if (atomic_load(&pool->sleepers) == 0) return;
+  pthread_mutex_lock(&pool->lock);
+  pthread_cond_broadcast(&pool->moved);
+  pthread_mutex_unlock(&pool->lock);
 }
 
-/* Returns once the gate has moved on from `seen`. */
-static void gate_wait(struct gate *gate, unsigned seen, uint64_t spin_ns) {
+/* Whether there is something for this thread: a piece, or for the caller the end of the job, or for a worker its own. */
+static int is_wanted(struct cx_pool *pool, uint32_t thread) {
+  uint64_t cursor = atomic_load(&pool->cursor);
+  if (next_of(cursor) < pieces_of(cursor)) return 1;
+  return thread == 0 ? stage_of(cursor) == NO_JOB : atomic_load(&pool->closing);
+}
+
+static void wait_until_wanted(struct cx_pool *pool, uint32_t thread) {
   uint64_t begin = now_ns();
   do {
     for (int i = 0; i < PAUSES_PER_LOOK; i++) {
-      if (atomic_load_explicit(&gate->opened, memory_order_acquire) != seen) return;
+      if (is_wanted(pool, thread)) return;
       cx_pause();
     }
-  } while (now_ns() - begin < spin_ns);
+  } while (now_ns() - begin < pool->spin_ns);
 
-  pthread_mutex_lock(&gate->lock);
-  atomic_fetch_add(&gate->sleepers, 1);
-  while (atomic_load(&gate->opened) == seen) pthread_cond_wait(&gate->moved, &gate->lock);
-  atomic_fetch_sub(&gate->sleepers, 1);
-  pthread_mutex_unlock(&gate->lock);
+  pthread_mutex_lock(&pool->lock);
+  atomic_fetch_add(&pool->sleepers, 1);
+  while (!is_wanted(pool, thread)) pthread_cond_wait(&pool->moved, &pool->lock);
+  atomic_fetch_sub(&pool->sleepers, 1);
+  pthread_mutex_unlock(&pool->lock);
 }
 
-void cx_pool_barrier(struct cx_pool *pool, void (*action)(void *context), void *context) {
-  unsigned seen = atomic_load_explicit(&pool->barrier.opened, memory_order_relaxed); /* cannot move before we arrive */
-  if (atomic_fetch_add(&pool->arrived, 1) + 1 != pool->n_threads) {
-    gate_wait(&pool->barrier, seen, pool->spin_ns);
-    return;
+/* --- a job ---------------------------------------------------------------------------------------------------------- */
+
+/* Publishes the first stage from `stage` on that has pieces, or the end. Called by the one thread that ended the stage before. */
+static void begin_stage(struct cx_pool *pool, uint32_t stage) {
+  const struct cx_job *job = &pool->job;
+  uint32_t n_pieces = 0;
+  while (stage < job->n_stages && (n_pieces = job->pieces(job->context, stage)) == 0) stage++;
+  atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+  int ended = stage == job->n_stages || n_pieces == CX_JOB_STOP;
+  publish(pool, ended ? cursor_at(NO_JOB, 0) : cursor_at(stage, n_pieces));
+}
+
+/* Does pieces until there is none to take. */
+static void do_pieces(struct cx_pool *pool, uint32_t thread) {
+  for (;;) {
+    uint64_t cursor = atomic_load_explicit(&pool->cursor, memory_order_relaxed);
+    if (next_of(cursor) >= pieces_of(cursor)) return;
+    cursor = atomic_fetch_add_explicit(&pool->cursor, 1, memory_order_acq_rel);
+    uint32_t n_pieces = pieces_of(cursor), piece = next_of(cursor), stage = stage_of(cursor);
+    if (piece >= n_pieces) return;
+    pool->job.run(pool->job.context, stage, piece, thread);
+    if (atomic_fetch_add_explicit(&pool->done, 1, memory_order_acq_rel) + 1 == n_pieces) begin_stage(pool, stage + 1);
   }
-  atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed); /* before anyone can arrive again */
-  if (action != NULL) action(context);
-  if (pool->n_threads > 1) gate_open(&pool->barrier);
 }
 
 static void *work(void *argument) {
   struct worker *self = argument;
-  struct cx_pool *pool = self->pool;
-  for (unsigned seen = 0;; seen++) {
-    gate_wait(&pool->start, seen, pool->spin_ns);
-    if (pool->function == NULL) return NULL;
-    pool->function(pool->context, self->thread);
-    cx_pool_barrier(pool, NULL, NULL);
+  while (!atomic_load(&self->pool->closing)) {
+    wait_until_wanted(self->pool, self->thread);
+    do_pieces(self->pool, self->thread);
   }
+  return NULL;
 }
 
-int cx_pool_run(struct cx_pool *pool, cx_pool_function *function, void *context, struct cx_error *error) {
-  if (pool->n_threads == 1) {
-    function(context, 0);
-    return CX_OK;
-  }
-  if (pool->process != getpid())
+int cx_pool_run(struct cx_pool *pool, const struct cx_job *job, struct cx_error *error) {
+  if (pool->n_threads > 1 && pool->process != getpid())
     return cx_fail(error, CX_ETHREAD, "the model was loaded before this process was forked; load it after the fork");
-  pool->function = function;
-  pool->context = context;
-  gate_open(&pool->start);
-  function(context, 0);
-  cx_pool_barrier(pool, NULL, NULL);
+  pool->job = *job;
+  begin_stage(pool, 0);
+  while (stage_of(atomic_load(&pool->cursor)) != NO_JOB) {
+    do_pieces(pool, 0);
+    wait_until_wanted(pool, 0);
+  }
   return CX_OK;
 }
+
+/* --- making and freeing --------------------------------------------------------------------------------------------- */
 
 /* Processors this process may run on. */
 static uint32_t processors(void) {
@@ -150,8 +162,8 @@ static uint32_t processors(void) {
 
 /* Asks the first `started` workers to end and waits for them. */
 static void end_workers(struct cx_pool *pool, uint32_t started) {
-  pool->function = NULL;
-  gate_open(&pool->start);
+  atomic_store(&pool->closing, 1);
+  publish(pool, cursor_at(NO_JOB, 0));
   for (uint32_t i = 0; i < started; i++) pthread_join(pool->workers[i].handle, NULL);
 }
 
@@ -191,19 +203,19 @@ int cx_pool_new(uint32_t n_threads, struct cx_pool **out, struct cx_error *error
   pool->n_threads = n_threads;
   pool->spin_ns = n_threads <= processors() ? SPIN_NS : SPIN_CROWDED_NS;
   pool->process = getpid();
-  atomic_init(&pool->arrived, 0);
-  int failed = gate_init(&pool->start);
-  if (failed) goto release;
-  failed = gate_init(&pool->barrier);
-  if (failed) goto destroy_start;
-  failed = start_workers(pool);
-  if (!failed) {
+  atomic_init(&pool->cursor, cursor_at(NO_JOB, 0));
+  atomic_init(&pool->done, 0);
+  atomic_init(&pool->sleepers, 0);
+  atomic_init(&pool->closing, 0);
+  if (pthread_mutex_init(&pool->lock, NULL) != 0) goto release;
+  if (pthread_cond_init(&pool->moved, NULL) != 0) goto destroy_lock;
+  if (start_workers(pool) == 0) {
     *out = pool;
     return CX_OK;
   }
-  gate_destroy(&pool->barrier);
-destroy_start:
-  gate_destroy(&pool->start);
+  pthread_cond_destroy(&pool->moved);
+destroy_lock:
+  pthread_mutex_destroy(&pool->lock);
 release:
   free(workers);
   free(pool);
@@ -214,8 +226,8 @@ void cx_pool_free(struct cx_pool *pool) {
   if (pool == NULL) return;
   if (pool->process == getpid()) { /* a forked child has copies of the memory and none of the workers */
     end_workers(pool, pool->n_threads - 1);
-    gate_destroy(&pool->barrier);
-    gate_destroy(&pool->start);
+    pthread_cond_destroy(&pool->moved);
+    pthread_mutex_destroy(&pool->lock);
   }
   free(pool->workers);
   free(pool);

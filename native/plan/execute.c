@@ -1,8 +1,8 @@
-/* A model: a checked plan with its memory and threads, and the loop over its ops.
+/* A model: a checked plan with its memory and threads, and the walk over its ops.
  *
- * Every thread walks the whole plan. Within an op threads take chunks of its items from a shared counter, so a slow thread
- * takes fewer; between ops all meet at a barrier. Items are outputs, never parts of a sum: how they fall to threads cannot
- * change a bit. Nothing is checked here but the step's own rows: plan.c has checked the ops.
+ * A step is a job of the thread pool: every op is a stage, its pieces are chunks of the op's items, and the picks are the last
+ * stage. Threads take chunks as they come free, so a slow thread takes fewer. Items are outputs, never parts of a sum: how they
+ * fall to threads cannot change a bit. Nothing is checked here but the step's own rows: plan.c has checked the ops.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -31,32 +31,13 @@ struct cx_model {
   atomic_int state;        /* enum state */
 };
 
-/* One step in progress. What the barrier's last thread writes between two ops is read by all of them behind it. */
+/* One step in progress. */
 struct job {
   struct cx_model *model;
   struct cx_run run;
   const struct cx_step *step;
-  int stop;
-  CX_ALIGNED(64) atomic_ullong next; /* the first item of the current op that nobody has taken */
+  int stopped; /* written by the thread that begins a stage; read when the step is over */
 };
-
-/* Between two ops, by one thread while the others wait. */
-static void turn(void *context) {
-  struct job *job = context;
-  atomic_store_explicit(&job->next, 0, memory_order_relaxed);
-  job->stop = atomic_load_explicit(&job->model->state, memory_order_relaxed) == CANCELLED;
-}
-
-/* Takes this thread's next chunk of n_items; 0 when none is left. */
-static int take(struct job *job, uint32_t n_items, uint32_t *begin, uint32_t *end) {
-  uint32_t chunk = n_items / (job->model->n_threads * CHUNKS_PER_THREAD);
-  if (chunk == 0) chunk = 1;
-  uint64_t first = atomic_fetch_add_explicit(&job->next, chunk, memory_order_relaxed);
-  if (first >= n_items) return 0;
-  *begin = (uint32_t)first;
-  *end = n_items - *begin < chunk ? n_items : *begin + chunk;
-  return 1;
-}
 
 static void pick(const struct job *job, uint32_t out, void *scratch) {
   const struct cx_plan_head *head = &job->model->plan.head;
@@ -65,22 +46,38 @@ static void pick(const struct job *job, uint32_t out, void *scratch) {
   step->pick_status[out] = (uint8_t)cx_sample(logits, head->vocab, &step->sampling[out], scratch, &step->picks[out]);
 }
 
-static void walk(void *context, uint32_t thread) {
+static const struct cx_kernel *kernel_of(const struct job *job, const struct cx_op_head *op) {
+  return &job->model->row->kernels[op->op];
+}
+
+static uint32_t chunk_of(const struct job *job, uint32_t n_items) {
+  uint32_t chunk = n_items / (job->model->n_threads * CHUNKS_PER_THREAD);
+  return chunk != 0 ? chunk : 1;
+}
+
+static uint32_t count_chunks(void *context, uint32_t stage) {
   struct job *job = context;
-  const struct cx_model *model = job->model;
-  void *scratch = model->scratch + thread * model->scratch_bytes;
-  uint32_t n_ops = model->plan.head.n_ops, begin, end;
-  for (uint32_t i = 0; i < n_ops; i++) {
-    const struct cx_op_head *op = cx_plan_op(&model->plan, i);
-    const struct cx_kernel *kernel = &model->row->kernels[op->op];
-    uint32_t n_items = kernel->items(op, &job->run);
-    while (take(job, n_items, &begin, &end)) kernel->run(op, &job->run, begin, end, scratch);
-    cx_pool_barrier(model->pool, turn, job);
-    if (job->stop) return;
+  const struct cx_plan *plan = &job->model->plan;
+  job->stopped = atomic_load_explicit(&job->model->state, memory_order_relaxed) == CANCELLED;
+  if (job->stopped) return CX_JOB_STOP;
+  if (stage == plan->head.n_ops) return job->step->sampling != NULL ? job->run.n_out : 0;
+  const struct cx_op_head *op = cx_plan_op(plan, stage);
+  uint32_t n_items = kernel_of(job, op)->items(op, &job->run), chunk = chunk_of(job, n_items);
+  return n_items / chunk + (n_items % chunk != 0);
+}
+
+static void run_chunk(void *context, uint32_t stage, uint32_t piece, uint32_t thread) {
+  struct job *job = context;
+  const struct cx_plan *plan = &job->model->plan;
+  void *scratch = job->model->scratch + thread * job->model->scratch_bytes;
+  if (stage == plan->head.n_ops) {
+    pick(job, piece, scratch);
+    return;
   }
-  uint32_t n_picks = job->step->sampling != NULL ? job->run.n_out : 0;
-  while (take(job, n_picks, &begin, &end))
-    for (uint32_t out = begin; out < end; out++) pick(job, out, scratch);
+  const struct cx_op_head *op = cx_plan_op(plan, stage);
+  const struct cx_kernel *kernel = kernel_of(job, op);
+  uint32_t n_items = kernel->items(op, &job->run), chunk = chunk_of(job, n_items), begin = piece * chunk;
+  kernel->run(op, &job->run, begin, n_items - begin < chunk ? n_items : begin + chunk, scratch);
 }
 
 /* --- the check of a step ------------------------------------------------------------------------------------------- */
@@ -153,11 +150,11 @@ int cx_model_step(struct cx_model *model, const struct cx_step *step, struct cx_
       .run = {.arenas = model->bases, .tokens = step->tokens, .positions = step->positions, .slots = step->slots,
               .out_rows = step->out_rows, .n_rows = step->n_rows, .n_out = step->n_out},
   };
-  atomic_init(&job.next, 0);
+  const struct cx_job stages = {model->plan.head.n_ops + 1, count_chunks, run_chunk, &job};
   atomic_store(&model->state, RUNNING);
-  int status = cx_pool_run(model->pool, walk, &job, error);
+  int status = cx_pool_run(model->pool, &stages, error);
   atomic_store(&model->state, IDLE);
-  if (status == CX_OK && job.stop) return cx_fail(error, CX_ECANCELLED, "the step was cancelled");
+  if (status == CX_OK && job.stopped) return cx_fail(error, CX_ECANCELLED, "the step was cancelled");
   return status;
 }
 

@@ -20,7 +20,7 @@
 
 /* Far above any use; they keep sums of a few sizes inside 64 bits and tables indexed by slot or op small. */
 #define MAX_OPS (1u << 20)
-#define MAX_ROWS (1u << 20)
+#define MAX_ROWS (1u << 19) /* picks are pieces of one stage: CX_MAX_PIECES of base/threads.h */
 #define MAX_SLOTS (1u << 20)
 #define MAX_DIM (1u << 30) /* also vocab and context */
 
