@@ -1,0 +1,100 @@
+"""What is refused before anything is allocated, and what `caldrix plan` prints."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tiny
+
+from caldrix import native
+from caldrix.compile import program as compiler
+from caldrix.compile.program import Program
+from caldrix.engine.load import LoadOptions, load_program
+from caldrix.errors import RefusedError, TooLargeError
+
+TIED = next(model for model in tiny.MODELS if model.name == "llama-tied")
+UP = "model.layers.1.mlp.up_proj.weight"
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tiny.write_model(tmp_path / "model", TIED)
+
+
+def compiled(directory: Path, **options: Any) -> Program:
+    return load_program(directory, LoadOptions(**{"threads": 1} | options))
+
+
+def rewrite(directory: Path, tensors: Tensors) -> None:
+    tiny.write_safetensors(directory / "model.safetensors", tensors)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"extra.weight": np.zeros(3, np.float32)}, "tensor 'extra.weight' belongs to no part of"),
+        ({UP: np.zeros((136, 71), np.float32)}, f"'{UP}' has shape [136, 71]; the model needs [1"),
+        ({UP: np.zeros((72, 136), np.float32)}, "the model needs [136, 72]"),
+        ({UP: None}, f"no tensor '{UP}' among its"),
+        ({"model.norm.weight": np.zeros((1, 72), np.float32)}, "the model needs [72]"),
+    ],
+)
+def test_a_checkpoint_that_is_not_the_models_is_refused_by_name(
+    directory: Path,
+    change: dict[str, npt.NDArray[Any] | None],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(native, "allocate", None)
+    changed = tiny.weights(TIED) | change
+    rewrite(directory, {name: array for name, array in changed.items() if array is not None})
+    with pytest.raises(RefusedError) as caught:
+        compiled(directory)
+    assert str(directory) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_an_output_matrix_beside_tied_embeddings_and_old_buffers_are_left_alone(
+    directory: Path,
+) -> None:
+    unused = {
+        "lm_head.weight": np.zeros((272, 72), np.float32),
+        "model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(6, np.float32),
+    }
+    rewrite(directory, tiny.weights(TIED) | unused)
+    compiled(directory).close()
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers_before_it_is_allocated(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "allocate", None)
+    monkeypatch.setattr(compiler, "memory_limit", lambda: 1_000_000)
+    with pytest.raises(TooLargeError) as caught:
+        compiled(directory, max_context=1024)
+    pattern = r": needs (\S+) MB \(.* of cache at --ctx 1024\); this process may use 1\.0 MB; use a"
+    assert re.search(pattern, str(caught.value)), str(caught.value)
+
+
+def test_the_plan_shows_each_op_once_for_layers_that_look_alike(directory: Path) -> None:
+    program = compiled(directory, dtype="f32", max_context=100, n_slots=2)
+    lines = [line.split() for line in program.describe().splitlines()]
+    program.close()
+    ops = lines[1 : lines.index([])]
+    assert ops[0][:2] == ["-", "embed"]
+    layer = [op for op in ops if op[0] == "0-1"]
+    assert [op[1] for op in layer] == [
+        *["rms_norm", "linear", "linear", "linear", "rope_store", "attention", "linear"],
+        *["rms_norm", "gated_linear", "linear"],
+    ]
+    # k: 72 -> 2 heads of 12 in f32; a multiplication and an addition a weight.
+    assert layer[2][2:] == ["72", "->", "24", "linear/f32", "6.9", "kB", "3,456"]
+    assert ops[-1][0] == "all"
+    memory = " ".join(lines[-1])
+    cache = 2 * 2 * (2 * 2 * 100 * 12 * 4)  # layers, keys and values, [slots, heads, context, dim]
+    assert program.sizes.cache == cache
+    assert f"cache {cache / 1000:.1f} kB" in memory
