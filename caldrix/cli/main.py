@@ -65,18 +65,13 @@ def _dispatch(arguments: list[str]) -> int:
 
         return plan.main(rest)
     if command == "serve":
-        return _serve(rest)
+        from caldrix.cli import serve
+
+        return serve.main(rest)
     if command in LATER:
         raise RefusedError(f"{command} ({LATER[command]}) is not in this version yet")
     known = ", ".join(usage.COMMANDS)
     raise UsageError(f"unknown command {printable(command)}: takes {known}; see caldrix --help")
-
-
-def _serve(arguments: list[str]) -> int:
-    from caldrix.cli import parse, rules
-
-    rules.check(parse.parse("serve", arguments))
-    raise RefusedError("serve is not in this version yet; caldrix run answers in the terminal")
 
 
 def _print(text: str) -> int:

@@ -61,10 +61,13 @@ def load(line: CommandLine, lane: str) -> "LoadedModel":
     check_budget(line["weight_budget"], path)
     from caldrix.engine.load import load_model
 
-    return load_model(path, load_options(line, reference.served_name), log.status)
+    return load_model(
+        path, load_options(line, line["served_name"] or reference.served_name), log.status
+    )
 
 
 def load_options(line: CommandLine, name: str) -> "LoadOptions":
+    from caldrix.compile.program import MAX_OUT
     from caldrix.engine.load import LoadOptions
 
     return LoadOptions(
@@ -72,7 +75,8 @@ def load_options(line: CommandLine, name: str) -> "LoadOptions":
         max_context=line["max_context"],
         threads=line["threads"],
         cpu_isa=line["cpu_isa"],
-        max_out=1,  # one conversation, one token at a time
+        n_slots=line["max_batch"],
+        max_out=MAX_OUT if line.command == "serve" else 1,  # one conversation, one token at a time
         name=name,
     )
 

@@ -11,7 +11,7 @@ from caldrix.cli.flags import FLAGS, Flag
 COMMANDS = {
     "run": "answer one prompt, or chat in the terminal",
     "plan": "print what would run for a model, op by op, and stop",
-    "serve": "serve a model over HTTP (not in this version yet)",
+    "serve": "serve a model over an OpenAI-compatible HTTP API",
 }
 MODEL_HELP = (
     "MODEL is a directory with config.json, a tokenizer and *.safetensors; a .gguf file; an alias "

@@ -86,6 +86,11 @@ class ChatTemplate:
         segments = [controls[s] if control else s for s, control in typed.segments(text)]
         return tokenizer.encode_segments(segments, controls.values())
 
+    @property
+    def source(self) -> str:
+        """The default template as the model has it."""
+        return next(iter(self._sources.values()))
+
     def accepts_system(self, tools: Sequence[Any] | None = None) -> bool:
         """Whether a system message reaches the prompt: some templates refuse one, some leave it
         out."""

@@ -1,0 +1,88 @@
+"""One request on its way through a handler: what came in, and the few things every handler does.
+
+Owns reading the body into fields, the check of `model`, and taking a place in the queue. Knows no
+route. A handler leaves here what the reply's headers and the record of the request say.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from caldrix.api import generation
+from caldrix.api.choices import Job, Plan
+from caldrix.api.fields import Fields
+from caldrix.api.json_body import LARGE_BYTES, parse_object
+from caldrix.api.records import Record, Records
+from caldrix.api.refusals import model_not_found
+from caldrix.api.service import Service
+from caldrix.http.messages import Request
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all calls of a server have in common. `metrics` gives the text of /metrics."""
+
+    service: Service
+    records: Records
+    metrics: Callable[[str], str]
+
+
+class Call:
+    def __init__(
+        self, shared: Shared, request: Request, gone: asyncio.Event, tail: str, record: Record
+    ) -> None:
+        # The server's
+        self.service = shared.service
+        self.records = shared.records
+        self.metrics = shared.metrics
+
+        # The request's
+        self.request = request
+        self.gone = gone
+        self.tail = tail  # what the path has after the route's own
+        self.record = record
+
+        # What the handler leaves behind
+        self.ignored: list[str] = []
+
+    async def fields(self) -> Fields:
+        """The body; a large one is parsed on a thread."""
+        started = time.monotonic()
+        body = self.request.body
+        if len(body) <= LARGE_BYTES:
+            values = parse_object(body)
+        else:
+            values = await self.service.off_loop(lambda: parse_object(body))
+        self.record.parse_s = time.monotonic() - started
+        return Fields(values)
+
+    async def body(self) -> Fields:
+        """The body of a generation request, which names the model."""
+        fields = await self.fields()
+        generation.model_name(fields, self.service.name, model_not_found)
+        return fields
+
+    async def tool_body(self) -> Fields:
+        """The body of a utility request, which may name the model."""
+        fields = await self.fields()
+        if fields.get("model") is not None:
+            generation.model_name(fields, self.service.name, model_not_found)
+        return fields
+
+    async def encode(self, work: Callable[[], Value]) -> Value:
+        """Template and tokenizer, on a thread."""
+        started = time.monotonic()
+        value = await self.service.off_loop(work)
+        self.record.tokenize_s = time.monotonic() - started
+        return value
+
+    def admit(self, plan: Plan) -> Job:
+        """Takes a place in the queue, or refuses."""
+        self.record.queue_position = self.service.engine.n_waiting
+        job = Job(self.service, plan)
+        self.record.job = job
+        return job

@@ -1,0 +1,200 @@
+"""Runs one admitted request: its prompts and choices, one after the other, in one queue place.
+
+Owns what is asked of the engine for each choice and what came back, as events; and the sums for
+`usage`. Knows no JSON. Whoever reads the events must close them: a reply nobody reads is cancelled.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from caldrix.api.generation import Options, for_choice
+from caldrix.api.prompts import Prompt
+from caldrix.api.refusals import ApiError
+from caldrix.api.service import Service
+from caldrix.engine.generate import TextStream
+from caldrix.engine.sequence import FinishReason, Request, SequenceStatus
+from caldrix.engine.telemetry import Timings
+from caldrix.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One checked request: every prompt gets `options.n` choices."""
+
+    prompts: tuple[Prompt, ...]
+    options: Options
+    prefix: str  # of the reply's id
+    param: str  # the field that holds the prompt
+    echo: bool = False
+    notes: tuple[tuple[str, str], ...] = ()  # headers of the reply
+
+    @property
+    def n_choices(self) -> int:
+        return len(self.prompts) * self.options.n
+
+    def prompt_of(self, index: int) -> Prompt:
+        return self.prompts[index // self.options.n]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Choice `index` begins."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """More text of choice `index`."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Choice `index` is complete."""
+
+    index: int
+    reason: str
+
+
+Event = Opened | Delta | Ended
+
+
+class Cancelled(Exception):
+    """The request was called off: its client has gone, or somebody asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt: int
+    cached: int
+    completion: int
+
+    @property
+    def body(self) -> dict[str, object]:
+        counts: dict[str, object] = {
+            "completion_tokens": self.completion,
+            "prompt_tokens": self.prompt,
+            "total_tokens": self.prompt + self.completion,
+        }
+        if self.cached:
+            counts["prompt_tokens_details"] = {"cached_tokens": self.cached}
+        return counts
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.completion + other.completion,
+        )
+
+
+class Job:
+    """One request from its place in the queue to its last token."""
+
+    def __init__(self, service: Service, plan: Plan) -> None:
+        """Takes the place; raises what admission refuses."""
+        self._service = service
+        self.plan = plan
+        self.timings: list[Timings] = []  # of each choice that was begun
+        self._index = 0  # of the choice that runs
+        self._stream = self._submit()
+        self.n = service.admit()
+        self.id = f"{plan.prefix}{self.n}"
+        self.created = int(time.time())
+
+        # So far
+        self.is_cancelled = False
+        self.error_code: str | None = None
+        self.reasons: list[str] = []  # of the choices that are complete
+        self._counted = Usage(0, 0, 0)  # the choices before the one that runs
+
+    def _submit(self) -> TextStream:
+        plan, model, index = self.plan, self._service.model, self._index
+        options = plan.options
+        request = Request(
+            plan.prompt_of(index).ids,
+            for_choice(options.sampling, index % options.n),
+            options.max_tokens,
+            model.eos_token_ids,
+        )
+        stream = self._service.submit(request, options.stops, plan.param)
+        self.timings.append(stream.generation.timings)
+        return stream
+
+    def cancel(self) -> None:
+        """Ends the reply now; no effect on one that has ended."""
+        self.is_cancelled = self.is_cancelled or self.is_running
+        self._stream.cancel()
+
+    @property
+    def model_name(self) -> str:
+        return self._service.name
+
+    @property
+    def status(self) -> SequenceStatus:
+        return self._stream.generation.status
+
+    @property
+    def is_running(self) -> bool:
+        return len(self.reasons) < self.plan.n_choices and self.error_code is None
+
+    @property
+    def slot(self) -> int | None:
+        return self._stream.generation.slot
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.reasons[-1] if self.reasons and not self.is_running else None
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens so far, those of the choice that runs included."""
+        if len(self.reasons) > self._index:
+            return self._counted
+        generation = self._stream.generation
+        return self._counted + self._usage_of(
+            generation.n_prompt, generation.n_cached, generation.n_completion
+        )
+
+    def _usage_of(self, n_prompt: int, n_cached: int, n_completion: int) -> Usage:
+        first = self._index % self.plan.options.n == 0  # a prompt counts once
+        return Usage(n_prompt if first else 0, n_cached if first else 0, n_completion)
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Raises ApiError when the engine fails, Cancelled when the request was called off."""
+        try:
+            for index in range(self.plan.n_choices):
+                if index:
+                    self._index = index
+                    self._stream = self._submit()
+                yield Opened(index)
+                async for piece in self._stream:
+                    yield Delta(index, piece)
+                yield self._ended()
+        except EngineError as error:
+            raise self._failed(self._service.engine_error(error)) from None
+        except ApiError as error:
+            raise self._failed(error) from None
+        finally:
+            self._stream.cancel()
+
+    def _failed(self, error: ApiError) -> ApiError:
+        self.error_code = error.code
+        return error
+
+    def _ended(self) -> Ended:
+        result = self._stream.result
+        if result.finish_reason is FinishReason.CANCELLED:
+            raise Cancelled
+        counts = self._usage_of(result.n_prompt, result.n_cached, result.n_completion)
+        self._counted += counts
+        self.reasons.append(result.finish_reason.value)
+        if (seconds := result.timings.total_s) is not None:
+            self._service.finished(seconds)
+        return Ended(self._index, result.finish_reason.value)

@@ -1,0 +1,78 @@
+"""GET /debug/requests, /slots and /metrics: what runs now and what ran last.
+
+Never a word of a prompt or a reply; nothing here waits for the engine.
+"""
+
+from urllib.parse import parse_qs
+
+from caldrix.api.call import Call
+from caldrix.api.choices import Job
+from caldrix.api.records import RING
+from caldrix.api.refusals import ApiError, wrong_value
+from caldrix.api.reply import json_response
+from caldrix.engine.sequence import SequenceStatus
+from caldrix.http.messages import Response
+
+DEFAULT_LIMIT = 50
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_RUNNING = ("prefill", "decode")
+
+
+async def requests(call: Call) -> Response:
+    query = parse_qs(call.request.head.query)
+    limit = _limit(query.get("limit", [str(DEFAULT_LIMIT)])[-1])
+    found = call.records.bodies()
+    if state := query.get("state", [""])[-1]:
+        found = [body for body in found if _is_in(body, state)]
+    if route := query.get("route", [""])[-1]:
+        found = [body for body in found if body["route"] == route]
+    return json_response({"requests": found[:limit], "ring": RING, "telemetry": call.records.level})
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= RING:
+        raise wrong_value("limit", f"an integer from 1 to {RING}", text)
+    return int(text)
+
+
+def _is_in(body: dict[str, object], state: str) -> bool:
+    if state not in ("queued", "running", "done"):
+        raise wrong_value("state", "one of queued, running, done", state)
+    return body["state"] in _RUNNING if state == "running" else body["state"] == state
+
+
+async def one_request(call: Call) -> Response:
+    for body in call.records.bodies():
+        if call.tail in (body["id"], body["request_id"]):
+            return json_response(body)
+    raise ApiError(404, "unknown_url", f"no record of request {call.tail[:64]}")
+
+
+async def metrics(call: Call) -> Response:
+    text = call.metrics(parse_qs(call.request.head.query).get("compat", [""])[-1])
+    return Response(200, [("Content-Type", METRICS_TYPE)], text.encode())
+
+
+async def slots(call: Call) -> Response:
+    service = call.service
+    by_slot = {job.slot: job for job in call.records.live_jobs() if job.is_running}
+    found = [_slot(i, by_slot.get(i), service.model.context) for i in range(service.n_slots)]
+    fails = parse_qs(call.request.head.query).get("fail_on_no_slot") == ["1"]
+    if fails and all(slot["is_processing"] for slot in found):
+        raise ApiError(503, "queue_full", "no slot is free", None, "unavailable_error")
+    return json_response(found)
+
+
+def _slot(i: int, job: Job | None, context: int) -> dict[str, object]:
+    state = "idle" if job is None else "prefill"
+    if job is not None and job.status is not SequenceStatus.PREFILL:
+        state = "decode"
+    return {
+        "id": i,
+        "is_processing": job is not None,
+        "n_ctx": context,
+        "n_decoded": 0 if job is None else job.usage.completion,
+        "n_prompt": 0 if job is None else job.usage.prompt,
+        "request_id": None if job is None else job.id,
+        "state": state,
+    }

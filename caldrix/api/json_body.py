@@ -1,0 +1,95 @@
+"""A request body to a JSON object, strictly and within bounds.
+
+Owns what counts as JSON here: UTF-8 with an optional byte order mark, one object, no NaN or
+Infinity, no half of a surrogate pair, at most 64 levels, integers of at most 4300 digits. Knows no
+field. Every failure is a 400 `invalid_json`.
+"""
+
+import codecs
+import json
+import re
+
+from caldrix.api.refusals import invalid_json
+
+MAX_DEPTH = 64
+MAX_DIGITS = 4300
+# Bodies above this are read on a thread: a longer stall would be felt by other clients.
+LARGE_BYTES = 32 << 10
+
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def parse_object(data: bytes) -> dict[str, object]:
+    """The object in a body."""
+    text = _text(data.removeprefix(codecs.BOM_UTF8))
+    if not text.strip(" \t\r\n"):
+        raise invalid_json("is empty; a JSON object is expected")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_integer)
+    except RecursionError:
+        raise _too_deep() from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise invalid_json(f"is not valid JSON: {error.msg.lower()} at {where}") from None
+    if not isinstance(value, dict):
+        raise invalid_json("is not a JSON object")
+    _check_depth(value)
+    if _SURROGATE_ESCAPE.search(data):
+        _check_surrogates(value)
+    return value
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise invalid_json(f"is not UTF-8 (byte {error.start})") from None
+
+
+def _refuse_constant(name: str) -> object:
+    raise invalid_json(f"holds {name}, which is not JSON")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise invalid_json(f"holds an integer of more than {MAX_DIGITS} digits")
+    return int(digits)
+
+
+def _too_deep() -> Exception:
+    return invalid_json(f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def _check_depth(value: object) -> None:
+    """Level by level, so that the check itself is not recursive."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [item for parent in level for item in _containers(parent)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _containers(value: object) -> list[object]:
+    items = value.values() if isinstance(value, dict) else value
+    assert not isinstance(items, str)
+    return [item for item in items if isinstance(item, (dict, list))]  # type: ignore[attr-defined]
+
+
+def _check_surrogates(value: object) -> None:
+    left: list[object] = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            _check_string(item)
+        elif isinstance(item, dict):
+            left += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            left += item
+
+
+def _check_string(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise invalid_json("holds half of a surrogate pair") from None

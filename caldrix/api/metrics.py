@@ -1,0 +1,126 @@
+"""GET /metrics: what the server counts, in Prometheus' text format.
+
+Owns the families, their names and labels, and the rendering. Scraping reads numbers that are kept
+anyway and waits for nothing. Counters only grow; durations are seconds, sizes bytes.
+"""
+
+import math
+import os
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+Labels = tuple[tuple[str, str], ...]
+
+SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+)  # fmt: skip
+TOKENS = tuple(float(2**i) for i in range(18))
+BATCH = (1.0, 2.0, 4.0, 8.0)
+
+
+class Counter:
+    """A number for each set of label values, which only grows."""
+
+    def __init__(self, name: str, help: str, labels: Sequence[str] = ()) -> None:
+        self.name = name
+        self.help = help
+        self._labels = tuple(labels)
+        self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
+
+    def add(self, amount: float, *values: str) -> None:
+        self._values[values] = self._values.get(values, 0.0) + amount
+
+    def lines(self, always: Labels) -> list[str]:
+        return [
+            sample(self.name, (*always, *zip(self._labels, values, strict=True)), value)
+            for values, value in self._values.items()
+        ]
+
+
+class Histogram:
+    """Counts of values up to each bound, for each set of label values."""
+
+    def __init__(
+        self, name: str, help: str, bounds: Sequence[float], labels: Sequence[str] = ()
+    ) -> None:
+        self.name = name
+        self.help = help
+        self._bounds = tuple(bounds)
+        self._labels = tuple(labels)
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+        if not labels:
+            self._start(())
+
+    def _start(self, values: tuple[str, ...]) -> None:
+        self._counts[values] = [0] * (len(self._bounds) + 1)
+        self._sums[values] = 0.0
+
+    def observe(self, value: float, *values: str) -> None:
+        if values not in self._counts:
+            self._start(values)
+        self._counts[values][bisect_left(self._bounds, value)] += 1
+        self._sums[values] += value
+
+    def lines(self, always: Labels) -> list[str]:
+        found: list[str] = []
+        for values, counts in self._counts.items():
+            labels = (*always, *zip(self._labels, values, strict=True))
+            total = 0
+            for bound, count in zip((*self._bounds, math.inf), counts, strict=True):
+                total += count
+                found.append(
+                    sample(f"{self.name}_bucket", (*labels, ("le", _number(bound))), total)
+                )
+            found.append(sample(f"{self.name}_sum", labels, self._sums[values]))
+            found.append(sample(f"{self.name}_count", labels, total))
+        return found
+
+
+def sample(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
+    inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
+    return f"{name}{{{inner}}} {_number(value)}" if inner else f"{name} {_number(value)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    if value == math.inf:
+        return "+Inf"
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def family(name: str, kind: str, help: str, lines: Iterable[str]) -> list[str]:
+    """One family with its head; nothing at all while it has no sample."""
+    lines = list(lines)
+    return [f"# HELP {name} {help}", f"# TYPE {name} {kind}", *lines] if lines else []
+
+
+def gauge(name: str, help: str, value: float, labels: Labels = ()) -> list[str]:
+    return family(name, "gauge", help, [sample(name, labels, value)])
+
+
+_STARTED = time.time()
+
+
+def process_lines() -> list[str]:
+    """The standard families about the process; those that this system can tell."""
+    lines = gauge(
+        "process_start_time_seconds", "Start of the process in Unix seconds", round(_STARTED, 3)
+    )
+    cpu = "process_cpu_seconds_total"
+    used = [sample(cpu, (), round(time.process_time(), 3))]
+    lines += family(cpu, "counter", "CPU seconds used by the process", used)
+    if sys.platform == "linux":
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[1])
+        size = pages * os.sysconf("SC_PAGE_SIZE")
+        lines += gauge("process_resident_memory_bytes", "Resident memory", size)
+        n_open = len(os.listdir("/proc/self/fd"))
+        lines += gauge("process_open_fds", "Open file descriptors", n_open)
+    return lines

@@ -1,0 +1,87 @@
+"""A model on a port: engine, application and HTTP server started and stopped in the right order.
+
+The one place where the three meet; `caldrix serve` and programs that embed Inferno both use it.
+Owns no signals, prints nothing and leaves the model open: it belongs to the caller.
+"""
+
+import asyncio
+import socket
+from types import TracebackType
+from typing import Self
+
+from caldrix.api.application import Application
+from caldrix.api.service import Service, Settings
+from caldrix.engine.engine import Engine
+from caldrix.engine.load import LoadedModel
+from caldrix.http.messages import Limits
+from caldrix.http.server import HttpServer, open_listeners
+
+GRACE_S = 5.0  # for running replies when a server is closed
+
+
+class Server:
+    """Listens from `start` to `close`, or inside `async with`."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        settings: Settings | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        """`engine` is one that the caller has started and will close; None: one of its own."""
+        settings = settings or Settings()
+        self._owns_engine = engine is None
+        self._engine = engine or Engine(model.program, settings.queue_depth, settings.admission)
+        self._service = Service(model, self._engine, settings)
+        application = Application(self._service, self._connections)
+        self._http = HttpServer(application, Limits(), application.observe)
+        self._host = host
+        self._port = port
+
+    async def start(self, listeners: list[socket.socket] | None = None) -> None:
+        """Listens on sockets from `http.server.open_listeners`, else on host and port, which may
+        be refused."""
+        if listeners is None:
+            listeners = await asyncio.to_thread(open_listeners, self._host, self._port)
+        if self._owns_engine:
+            await self._engine.start()
+        _, self._port = self._http.start_on(listeners)
+
+    def _connections(self) -> tuple[int, int]:
+        return self._http.n_connections, self._http.n_accepted
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:8425`; an IPv6 address in brackets."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    async def close(self, grace_s: float = GRACE_S) -> None:
+        """No new requests; waiting ones are refused, running ones get `grace_s` to finish.
+
+        A second call may cut short the grace of the first.
+        """
+        self._service.is_draining = True
+        if self._owns_engine:
+            await self._engine.close(grace_s)
+        await self._http.shutdown(min(grace_s, 1.0) if self._owns_engine else grace_s)
+        self._service.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

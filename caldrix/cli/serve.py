@@ -1,0 +1,114 @@
+"""`caldrix serve MODEL`: from a checked command line to a server that runs until a signal.
+
+Owns the order (flags, port, load, listen, the serving line), the signals and the exit status.
+Ctrl-C gives running replies a short grace and exits 130; SIGTERM drains and exits 0; a second
+signal cuts what still runs. Nothing is written to stdout.
+"""
+
+import asyncio
+import ipaddress
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from caldrix import log
+from caldrix.cli.interrupts import INTERRUPTED
+from caldrix.cli.parse import CommandLine, parse
+from caldrix.errors import RefusedError, printable
+
+if TYPE_CHECKING:
+    from caldrix.api.service import Settings
+    from caldrix.engine.load import LoadedModel
+
+INTERRUPT_GRACE_S = 5.0
+DRAIN_S = 30.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    from caldrix.cli import prepare, rules
+    from caldrix.http.server import open_listeners
+    from caldrix.hub.resolve import parse_model
+
+    line = parse("serve", arguments)
+    lane = rules.check(line)
+    parse_model(line.model)  # refused before the address is taken
+    # Before anything slow: a taken port is refused at once. A client that is early waits.
+    listeners = open_listeners(line["host"], line["port"])
+    with opened_log(line["telemetry_log"]) as log_file:
+        model = prepare.load(line, lane)
+        try:
+            return asyncio.run(serve(line, model, listeners, log_file))
+        finally:
+            model.program.close()
+
+
+@contextmanager
+def opened_log(path: str | None) -> Iterator[TextIO | None]:
+    """--telemetry-log, refused before a download where it cannot be written."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = open(path, "a", encoding="utf8")  # noqa: SIM115  (its errors are not those of the body)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RefusedError(f"--telemetry-log {printable(path)}: {reason.lower()}") from None
+    with file:
+        yield file
+
+
+async def serve(
+    line: CommandLine,
+    model: "LoadedModel",
+    listeners: list[socket.socket],
+    log_file: TextIO | None,
+) -> int:
+    from caldrix.api.serving import Server
+
+    server = Server(model, host=line["host"], settings=settings(line, log_file))
+    stopping: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(signal_number) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal_number, stopping.put_nowait, int(signal_number))
+    await server.start(listeners)
+    warn_if_open(line["host"])
+    log.status(f"serving {model.name} on {server.url}")
+    number = await stopping.get()  # a signal puts one here
+    grace = INTERRUPT_GRACE_S if number == signal.SIGINT else DRAIN_S
+    closing = asyncio.create_task(server.close(grace))
+    second = asyncio.create_task(stopping.get())
+    await asyncio.wait([closing, second], return_when=asyncio.FIRST_COMPLETED)
+    second.cancel()
+    if not closing.done():
+        await server.close(0.0)
+        await closing
+    return INTERRUPTED if number == signal.SIGINT else 0
+
+
+def settings(line: CommandLine, log_file: TextIO | None = None) -> "Settings":
+    from caldrix.api.service import Settings
+    from caldrix.cli.sampling import sampling_params, sampling_values
+
+    return Settings(
+        sampling=sampling_params(sampling_values(line)),
+        queue_depth=line["queue_depth"],
+        admission=line["admission"],
+        telemetry=line["telemetry"],
+        telemetry_log=log_file,
+    )
+
+
+def warn_if_open(host: str) -> None:
+    """An address other than loopback is the network's."""
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    if not is_local:
+        log.status(
+            f"warning: --host {host} opens the server to that network: there is no authentication "
+            "and no TLS; put a reverse proxy in front that has both"
+        )
