@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from caldrix import log
 from caldrix.api.call import Call, Shared
-from caldrix.api.choices import Cancelled
 from caldrix.api.records import Record, Records
 from caldrix.api.refusals import ApiError, from_library, internal_error, shown
 from caldrix.api.reply import error_response
@@ -52,10 +51,14 @@ class Application:
         self.records = Records(
             settings.telemetry, settings.telemetry_log, self._telemetry.record_ended
         )
-        self._shared = Shared(
-            service, self.records, lambda compat: self._telemetry.render(*connections(), compat)
-        )
+        self._access = settings.access
         self._table = Table(ROUTES)
+        self._shared = Shared(
+            service,
+            self.records,
+            lambda compat: self._telemetry.render(*connections(), compat),
+            self._table.index,
+        )
         self._boot = secrets.token_hex(4)
         self._n_requests = 0
 
@@ -76,6 +79,7 @@ class Application:
     def decorate(self, head: RequestHead | None, response: Response | StreamResponse) -> None:
         if not any(name == "x-request-id" for name, _ in response.headers):
             response.headers.append(("x-request-id", self.request_id(head)))
+        response.headers += self._access.headers(head)
 
     def observe(self, exchange: Exchange) -> None:
         """Counts an exchange that is over and closes its record."""
@@ -109,11 +113,14 @@ class Application:
             raise ApiError(404, "unknown_url", message)
         allow = ("Allow", ", ".join(_allowed(routes)))
         if head.method == "OPTIONS":
-            return Response(204, [allow])
+            return Response(204, [allow, *(self._access.preflight(head) or [])])
         route = routes.get("GET" if head.method == "HEAD" else head.method)
         if route is None:
             message = f"{head.method} is not allowed here; use {allow[1]}"
             raise ApiError(405, "method_not_allowed", message, headers=[allow])
+        self._access.check_site(head)
+        if not route.is_open:
+            self._access.check_key(head)
         return Answerer(self._shared, route, tail, self.request_id(head))
 
 
@@ -146,8 +153,6 @@ class Answerer:
     async def _answer(self, call: Call) -> Response | StreamResponse:
         try:
             return await self.route.handler(call)
-        except Cancelled:
-            return Response(499)  # nobody is left to read it
         except ApiError as caught:
             error = caught
         except CaldrixError as caught:

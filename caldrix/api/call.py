@@ -6,7 +6,7 @@ route. A handler leaves here what the reply's headers and the record of the requ
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,11 +24,15 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all calls of a server have in common. `metrics` gives the text of /metrics."""
+    """What all calls of a server have in common.
+
+    `metrics` gives the text of /metrics, `index` the methods of each path.
+    """
 
     service: Service
     records: Records
     metrics: Callable[[str], str]
+    index: Mapping[str, list[str]]
 
 
 class Call:
@@ -39,6 +43,7 @@ class Call:
         self.service = shared.service
         self.records = shared.records
         self.metrics = shared.metrics
+        self.index = shared.index
 
         # The request's
         self.request = request

@@ -11,8 +11,8 @@ from caldrix.api.call import Call
 from caldrix.api.choices import Delta, Ended, Opened, Plan
 from caldrix.api.fields import Fields
 from caldrix.api.messages import Message, messages
-from caldrix.api.refusals import unsupported, unsupported_value, wrong_type
-from caldrix.api.reply import Choice, answer, stream
+from caldrix.api.refusals import ApiError, shown, unsupported, unsupported_value, wrong_type
+from caldrix.api.reply import Choice, answer, json_response, stream
 from caldrix.api.service import Service
 from caldrix.http.messages import Response, StreamResponse
 
@@ -91,6 +91,7 @@ def read(f: Fields, service: Service) -> ChatFields:
         use_cache=f.boolean("cache_prompt", True),
     )
     generation.refuse_others(f)
+    generation.refuse_missing(options)
     best_of(f)
     return ChatFields(conversation, options, variables, continues)
 
@@ -110,6 +111,17 @@ def tools(f: Fields) -> None:
 def best_of(f: Fields) -> None:
     if f.get("best_of") is not None:
         raise unsupported("best_of", "use n")
+
+
+async def cancel(call: Call) -> Response:
+    """POST /v1/chat/completions/{id}/cancel: calls off a request that is still going on."""
+    reply_id, slash, verb = call.tail.partition("/")
+    jobs = call.records.live_jobs() if (slash, verb) == ("/", "cancel") else []
+    for job in jobs:
+        if job.id == reply_id and job.is_running:
+            job.cancel()
+            return json_response({"cancelled": True, "id": job.id})
+    raise ApiError(404, "unknown_url", f"no running request {shown(reply_id)[1:-1]}")
 
 
 class ChatShape:

@@ -63,10 +63,6 @@ class Ended:
 Event = Opened | Delta | Ended
 
 
-class Cancelled(Exception):
-    """The request was called off: its client has gone, or somebody asked."""
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of one request."""
@@ -121,7 +117,7 @@ class Job:
             plan.prompt_of(index).ids,
             for_choice(options.sampling, index % options.n),
             options.max_tokens,
-            model.eos_token_ids,
+            options.stop_token_ids | (frozenset() if options.ignore_eos else model.eos_token_ids),
         )
         stream = self._service.submit(request, options.stops, plan.param)
         self.timings.append(stream.generation.timings)
@@ -167,7 +163,7 @@ class Job:
         return Usage(n_prompt if first else 0, n_cached if first else 0, n_completion)
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Raises ApiError when the engine fails, Cancelled when the request was called off."""
+        """Raises ApiError when the engine fails or the request was called off."""
         try:
             for index in range(self.plan.n_choices):
                 if index:
@@ -191,7 +187,7 @@ class Job:
     def _ended(self) -> Ended:
         result = self._stream.result
         if result.finish_reason is FinishReason.CANCELLED:
-            raise Cancelled
+            raise ApiError(400, "cancelled", "the request was called off before it was answered")
         counts = self._usage_of(result.n_prompt, result.n_cached, result.n_completion)
         self._counted += counts
         self.reasons.append(result.finish_reason.value)

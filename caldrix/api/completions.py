@@ -86,6 +86,7 @@ def read(f: Fields, service: Service) -> CompletionFields:
         use_cache=f.boolean("cache_prompt", True),
     )
     generation.refuse_others(f)
+    generation.refuse_missing(options)
     return CompletionFields(options, echo)
 
 

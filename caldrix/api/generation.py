@@ -251,6 +251,21 @@ def refuse_others(f: Fields) -> None:
         raise unsupported("use_beam_search", "use n with a seed")
 
 
+def refuse_missing(options: Options) -> None:
+    """Fields whose work in the engine is not in this version yet."""
+    later = "not in this version yet"
+    for name, is_set in (
+        ("logprobs", options.logprobs is not None),
+        ("logit_bias", bool(options.logit_bias)),
+        ("presence_penalty", options.presence_penalty != 0),
+        ("frequency_penalty", options.frequency_penalty != 0),
+        ("min_tokens", options.min_tokens > 0),
+        ("cache_prompt", not options.use_cache),
+    ):
+        if is_set:
+            raise unsupported(name, later)
+
+
 def _modalities(f: Fields) -> None:
     for value in f.array("modalities", 8) or []:
         if value != "text":

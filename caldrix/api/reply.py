@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
-from caldrix.api.choices import Cancelled, Delta, Ended, Event, Job, Opened
+from caldrix.api.choices import Delta, Ended, Event, Job, Opened
 from caldrix.api.refusals import ApiError, dumps
 from caldrix.api.timings import reply_timings
 from caldrix.http import sse
@@ -53,7 +53,7 @@ def error_response(error: ApiError) -> Response:
 
 
 async def answer(job: Job, shape: Shape, gone: asyncio.Event) -> Response:
-    """The whole reply; raises Cancelled when the client leaves before it is there."""
+    """The whole reply; called off when the client leaves before it is there."""
     watcher = asyncio.ensure_future(gone.wait())  # woken by the connection or cancelled below
     watcher.add_done_callback(lambda _: job.cancel())
     try:
@@ -112,8 +112,6 @@ async def _chunks(job: Job, shape: Shape) -> AsyncGenerator[bytes, None]:
                     yield _chunk(job, shape, [choice])
     except ApiError as error:  # the status is sent: the error is an event
         yield sse.event(dumps(error.body))
-    except Cancelled:
-        pass  # nobody is left to read, or somebody asked
     else:
         if job.plan.options.streaming.include_usage:
             yield _chunk(job, shape, [])

@@ -6,7 +6,7 @@ Owns which paths there are, their aliases, and which methods each takes. Knows n
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from caldrix.api import chat, completions, debug, model_list, state, tokens
+from caldrix.api import chat, completions, debug, elsewhere, model_list, state, tokens
 from caldrix.api.call import Call
 from caldrix.http.messages import Response, StreamResponse
 
@@ -48,6 +48,15 @@ ROUTES = (
     Route("POST", "/detokenize", tokens.detokenize, ("/v1/detokenize",)),
     Route("POST", "/apply-template", tokens.apply_template, ("/v1/apply-template",)),
     Route("POST", "/v1/chat/completions/input_tokens", tokens.input_tokens),
+    Route("POST", "/v1/chat/completions/*", chat.cancel, ("/chat/completions/*",)),
+    Route("GET", "/", state.index),
+    # what this version does not do
+    Route("POST", "/v1/embeddings", elsewhere.no_embeddings, ("/embeddings",)),
+    Route("POST", "/v1/rerank", elsewhere.no_ranking, ("/rerank", "/v1/reranking", "/reranking")),
+    Route("POST", "/v1/decisions", elsewhere.no_decisions),
+    Route("POST", "/v1/systemone", elsewhere.no_systemone),
+    Route("POST", "/v1/responses", elsewhere.no_responses, ("/responses",)),
+    Route("POST", "/v1/messages", elsewhere.no_messages),
 )
 
 
@@ -77,5 +86,9 @@ class Table:
         return found, tail
 
     @property
-    def paths(self) -> list[str]:
-        return sorted({*self._exact, *(f"{prefix}*" for prefix, _ in self._under)})
+    def index(self) -> dict[str, list[str]]:
+        """The methods of every path."""
+        found = {path: sorted(routes) for path, routes in self._exact.items()}
+        for prefix, route in self._under:
+            found.setdefault(f"{prefix}*", []).append(route.method)
+        return found

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TextIO, TypeVar
 
+from caldrix.api.access import Access
 from caldrix.api.refusals import (
     ApiError,
     context_exceeded,
@@ -51,6 +52,7 @@ class Settings:
     telemetry_log: TextIO | None = None  # the caller's, open for appending
     ping_interval_s: float = 15.0
     reasoning_format: str = "none"
+    access: Access = field(default_factory=Access)
 
 
 class Service:

@@ -65,3 +65,8 @@ def sampling_body(service: Service) -> dict[str, object]:
         "repetition_penalty": defaults.repetition_penalty,
         "seed": defaults.seed,
     }
+
+
+async def index(call: Call) -> Response:
+    """What there is to ask for, by path."""
+    return json_response({"name": "caldrix", "routes": call.index, "version": __version__})

@@ -53,7 +53,7 @@ def test_every_error_is_one_line_and_a_status(
         (["frobnicate"], 2, "'frobnicate'"),
         (["doctor"], 1, "not in this version yet"),
         (["models", "list"], 1, "not in this version yet"),
-        (["serve", "m"], 1, "not in this version yet"),
+        (["serve", "m"], 1, "'m'"),
         (["serve", "m", "--port", "x"], 1, "--port 'x'"),
         (["serve"], 2, "no model given"),
         (["run"], 2, "no model given"),
