@@ -9,6 +9,7 @@ A template is the model's, so nothing of its source is shown; `raise_exception` 
 to the user.
 """
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from caldrix.text.tokenizer import Tokenizer
 
 _MAX_MESSAGE = 400
+_WITH_TOOLS = "tool_use"
 
 _FILE_NAME = "<template>"  # what jinja2 calls a template that is no file
 
@@ -46,7 +48,9 @@ class ChatTemplate:
         where: str = "",
     ) -> None:
         """`where` starts the refusal of a template that does not compile."""
-        self._sources = dict(sources)  # by name, the default first
+        # By name, the default first. Of the others, only one is ever used.
+        default = next(iter(sources))
+        self._sources = {name: sources[name] for name in sources if name in (default, _WITH_TOOLS)}
         self._special_tokens = dict(special_tokens or {})
         place = f"{where}: chat template" if where else "chat template"
         self._templates = {name: _compile(s, place) for name, s in self._sources.items()}
@@ -108,7 +112,7 @@ class ChatTemplate:
         return self.encode(tokenizer, conversation.system_moved(messages), **options), True
 
     def _name(self, tools: Sequence[Any] | None) -> str:
-        return "tool_use" if tools and "tool_use" in self._sources else next(iter(self._sources))
+        return _WITH_TOOLS if tools and _WITH_TOOLS in self._sources else next(iter(self._sources))
 
     def _probed(self, name: str) -> conversation.Traits:
         given = _given({}, True, None, None)
@@ -202,6 +206,10 @@ def _compile(source: str, place: str) -> "jinja2.Template":
         limit = template_limits.MAX_SOURCE
         raise RefusedError(f"{place}: {len(source)} characters; at most {limit} are read")
     try:
+        n_tokens = sum(1 for _ in _environment().lex(source))
+        if n_tokens > template_limits.MAX_TOKENS:
+            limit = template_limits.MAX_TOKENS
+            raise RefusedError(f"{place}: {n_tokens} words and signs; at most {limit} are read")
         return _environment().from_string(source)
     except jinja2.TemplateSyntaxError as error:
         reason = _one_line(error.message or "")
@@ -236,34 +244,62 @@ def _new_environment() -> "jinja2.Environment":
             return tree
 
         tick = staticmethod(template_limits.tick)
+        measured = staticmethod(template_limits.measured)
         concat = staticmethod(template_limits.joined)
 
         @staticmethod
         def concatenated(*values: object) -> str:
-            return template_limits.joined(map(str, values))
+            return template_limits.joined(str(template_limits.measured(v)) for v in values)
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             template_limits.check_operands(operator, left, right)
-            return super().call_binop(context, operator, left, right)
+            return template_limits.measured(super().call_binop(context, operator, left, right))
 
         def call(self, context: Any, function: Any, /, *values: Any, **named: Any) -> Any:
-            template_limits.check_method(function, values, named)
-            return super().call(context, function, *values, **named)
+            checked = template_limits.check_call(function, values, named)
+            return template_limits.measured(super().call(context, function, *checked, **named))
 
     environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), LoopControlExtension]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_generation(), LoopControlExtension],
+        finalize=template_limits.measured,
     )
     environment.filters["tojson"] = _tojson
-    for name in template_limits.WIDENING_FILTERS:
-        environment.filters[name] = template_limits.narrow(environment.filters[name])
+    environment.filters.pop("pprint")
+    for name, function in environment.filters.items():
+        environment.filters[name] = _limited(name, function)
     environment.globals.pop("lipsum")
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["strftime_now"] = _strftime_now
     return environment
 
 
+def _limited(name: str, function: Any) -> Any:
+    """A filter within the limits. It takes the context, so that jinja2 does not run it when it
+    compiles a template, as it does with other filters of constants."""
+    from jinja2 import pass_context
+
+    wanted = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
+
+    @pass_context
+    def limited(context: Any, value: Any, *values: Any, **named: Any) -> Any:
+        own = {"context": context, "environment": context.environment}
+        own["eval_context"] = context.eval_ctx
+        bound = functools.partial(function, own[wanted]) if wanted else function
+        return template_limits.filtered(name, bound, value, values, named)
+
+    return limited
+
+
+def _strftime_now(form: str) -> str:
+    template_limits.check_date(form)
+    return datetime.now().strftime(form)
+
+
 def _metering() -> Any:
-    """Puts a tick at the head of every loop and macro and a size check on every `~`."""
+    """Puts a tick at the head of every loop and macro, and a measure on every `~` and on every
+    literal that is built of other values."""
     from jinja2 import nodes
     from jinja2.visitor import NodeTransformer
 
@@ -279,6 +315,16 @@ def _metering() -> Any:
             return node
 
         visit_For = visit_Macro = visit_CallBlock = _ticking
+
+        def _measured(self, node: Any) -> Any:
+            self.generic_visit(node)
+            is_target = getattr(node, "ctx", "load") != "load"
+            parts = node.iter_child_nodes()
+            if is_target or all(isinstance(part, nodes.Const) for part in parts):
+                return node
+            return call("measured", [node], node.lineno)
+
+        visit_List = visit_Tuple = visit_Dict = _measured
 
         def visit_Concat(self, node: Any) -> Any:
             self.generic_visit(node)
