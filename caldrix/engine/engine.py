@@ -140,9 +140,11 @@ class Engine:
         return self._scheduler.n_running
 
     async def start(self) -> None:
-        """Starts the thread and the loop; once in an engine's life."""
-        assert self._loop_task is None
-        assert not self._is_closing
+        """Starts the thread and the loop; once in an engine's life, else raises EngineError."""
+        if self._loop_task is not None:
+            raise EngineError("the engine is started already")
+        if self._is_closing:
+            raise EngineError("the engine is shutting down")
         self._worker = Worker(self._program, self._worker_exited)
         self._loop_task = asyncio.create_task(self._run(self._worker), name="caldrix-engine")
 

@@ -13,6 +13,7 @@ from typing import Self
 from caldrix.engine.engine import Engine, Generation
 from caldrix.engine.sequence import FinishReason, Request
 from caldrix.engine.telemetry import Timings
+from caldrix.errors import EngineError
 from caldrix.text.detokenize import Detokenizer, PieceSource, StopStrings
 
 
@@ -120,10 +121,11 @@ class TextStream:
 
     @property
     def result(self) -> Result:
-        """What came out; only of a reply that has ended."""
+        """What came out; raises EngineError while the reply goes on."""
         reply, generation = self._reply, self._reply.generation
         reason = FinishReason.STOP if reply.is_stopped else generation.finish_reason
-        assert reason is not None, "the reply goes on"
+        if reason is None:
+            raise EngineError("the reply goes on: its result is there when it has ended")
         return Result(
             text="".join(reply.text),
             token_ids=tuple(reply.token_ids),

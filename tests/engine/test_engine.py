@@ -359,6 +359,19 @@ def test_an_engine_that_was_never_started_can_be_closed() -> None:
     play(Engine(FakeProgram()).close)
 
 
+def test_an_engine_starts_once_and_not_after_its_close() -> None:
+    async def test() -> None:
+        async with running(FakeProgram()) as engine:
+            with pytest.raises(EngineError, match="the engine is started already"):
+                await engine.start()
+        closed = Engine(FakeProgram())
+        await closed.close()
+        with pytest.raises(EngineError, match=SHUTTING_DOWN):
+            await closed.start()
+
+    play(test)
+
+
 def test_a_program_that_ends_without_closing_leaves_no_thread() -> None:
     async def forgets() -> Engine:
         engine = Engine(FakeProgram(gate=Gate()))

@@ -137,6 +137,8 @@ def test_cancelling_keeps_the_text_so_far() -> None:
         async with running(FakeProgram(VOCAB)) as engine:
             stream = stream_text(engine, Letters(), Request((1, 2, 3)))
             first = await anext(stream)
+            with pytest.raises(EngineError, match="the reply goes on"):
+                _ = stream.result
             stream.cancel()
             rest, result = [piece async for piece in stream], stream.result
             assert first + "".join(rest) == result.text
