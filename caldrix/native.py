@@ -48,6 +48,30 @@ class QuantType:
     block_bytes: int
 
 
+BIAS = np.dtype([("token", np.uint32), ("value", np.float32)])  # struct cx_bias
+
+
+@dataclass(frozen=True, slots=True)
+class Adjust:
+    """Changes of the scores before all else; see struct cx_adjust. `bias` is of BIAS, `generated`
+    of uint32; both are read in place while the step runs. `forbidden` tokens are never picked."""
+
+    bias: npt.NDArray[np.void] | None = None
+    generated: Buffer | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    forbidden: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What log-probabilities a row is to give: of one token, None for the one picked, and of the
+    `n_top` most likely ones."""
+
+    n_top: int = 0
+    token: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to pick one token; the fields of struct cx_sampling."""
@@ -60,6 +84,18 @@ class Sampling:
     seed: int = 0
     draw: int = 0
     recent: Sequence[int] = ()
+    adjust: Adjust | None = None
+    scored: Scored | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-softmax of one row's logits, for one token and, in descending order, for the most likely
+    ones as (token, log-probability)."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +104,7 @@ class Pick:
 
     token: int
     finite: bool
+    logprob: TokenLogprob | None = None
 
 
 def all_rows() -> list[tuple[str, bool]]:
@@ -147,6 +184,7 @@ class Model:
         self._model = self._open(plan, row, n_threads)
         head = ffi.cast("struct cx_plan_head *", ffi.from_buffer(plan))
         self._max_rows, self._max_out = head.max_rows, head.max_out
+        self._vocab = head.vocab
 
         # for one step, made once
         self._rows = np.zeros((4, self._max_rows), np.uint32)
@@ -154,6 +192,9 @@ class Model:
         self._pick_status = np.zeros(self._max_out, np.uint8)
         self._sampling = ffi.new("struct cx_sampling[]", self._max_out)
         self._recent = np.zeros(64 * self._max_out, np.uint32)
+        self._adjusts = ffi.new("struct cx_adjust[]", self._max_out)
+        self._masks: npt.NDArray[np.uint32] | None = None  # made when one is asked for
+        self._logprobs = ffi.new("struct cx_logprobs[]", self._max_out)
         self._step = ffi.new("struct cx_step *")
         for name, array in zip(
             ("tokens", "positions", "slots", "out_rows"), self._rows, strict=True
@@ -207,12 +248,17 @@ class Model:
         rows[3, :n_out] = out_rows
         step.n_rows, step.n_out = n_rows, n_out
         step.sampling = ffi.NULL if sampling is None else self._fill_sampling(sampling, n_out)
+        scores = sampling is not None and self._fill_scored(sampling)
+        step.logprobs = self._logprobs if scores else ffi.NULL
         status = lib.cx_model_step(model, step, self._error)
         if status:
             self._check(status)
         if sampling is None:
             return []
         picked, odd = self._picks[:n_out].tolist(), self._pick_status[:n_out].tolist()
+        if scores:
+            read = map(self._read_logprob, range(n_out))
+            return [Pick(t, not bad, p) for t, bad, p in zip(picked, odd, read, strict=True)]
         return [Pick(token, not bad) for token, bad in zip(picked, odd, strict=True)]
 
     def _fill_sampling(self, sampling: Sequence[Sampling], n_out: int) -> Any:
@@ -235,7 +281,52 @@ class Model:
             entry.recent = base + used
             self._recent[used : used + n] = wanted.recent
             used += n
+            adjust = wanted.adjust
+            entry.adjust = ffi.NULL if adjust is None else self._fill_adjust(i, adjust)
         return self._sampling
+
+    def _fill_adjust(self, i: int, wanted: Adjust) -> Any:
+        """The arrays are the caller's, who holds them until the step is over."""
+        entry, bias, generated = self._adjusts + i, wanted.bias, wanted.generated
+        entry.presence_penalty = wanted.presence_penalty
+        entry.frequency_penalty = wanted.frequency_penalty
+        entry.n_bias = 0 if bias is None else len(bias)
+        entry.bias = ffi.NULL if bias is None else ffi.from_buffer("struct cx_bias[]", bias)
+        tokens = None if generated is None else ffi.from_buffer("uint32_t[]", generated)
+        entry.n_generated = 0 if tokens is None else len(tokens)
+        entry.generated = ffi.NULL if tokens is None else tokens
+        entry.allowed = self._mask(i, wanted.forbidden) if wanted.forbidden else ffi.NULL
+        return entry
+
+    def _mask(self, i: int, forbidden: Sequence[int]) -> Any:
+        """All tokens but these; ids that the vocabulary does not have forbid nothing."""
+        if self._masks is None:
+            self._masks = np.empty((self._max_out, -(-self._vocab // 32)), np.uint32)
+        mask = self._masks[i]
+        mask.fill(2**32 - 1)
+        for token in forbidden:
+            if 0 <= token < self._vocab:
+                mask[token // 32] &= np.uint32(~(1 << token % 32) % 2**32)
+        return ffi.from_buffer("uint32_t[]", mask)
+
+    def _fill_scored(self, sampling: Sequence[Sampling]) -> bool:
+        """Whether any row wants log-probabilities."""
+        if all(wanted.scored is None for wanted in sampling):
+            return False
+        for i, wanted in enumerate(sampling):
+            entry, scored = self._logprobs[i], wanted.scored
+            entry.wanted = scored is not None
+            if scored is not None:
+                entry.n_top = scored.n_top
+                entry.token = lib.CX_PICKED_TOKEN if scored.token is None else scored.token
+        return True
+
+    def _read_logprob(self, i: int) -> TokenLogprob | None:
+        row = self._logprobs[i]
+        if not row.wanted:
+            return None
+        tokens, values = list(row.top_tokens[0 : row.n_top]), list(row.top_logprobs[0 : row.n_top])
+        return TokenLogprob(row.token, row.logprob, list(zip(tokens, values, strict=True)))
 
     def cancel(self) -> None:
         """From any thread: the running step raises Cancelled at its next op; else no effect."""

@@ -214,6 +214,23 @@ def uniform(seed: int, draw: int) -> float:
     ) / 2**53
 
 
+def adjusted(
+    logits: NDArray[np.float32],
+    bias: Sequence[tuple[int, float]] = (),
+    generated: Sequence[int] = (),
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+) -> NDArray[np.float32]:
+    """Bias, then presence and frequency penalties, each step in f32 as the product's scores are."""
+    scores = logits.astype(np.float32).copy()
+    presence, frequency = np.float32(presence_penalty), np.float32(frequency_penalty)
+    for token, value in bias:
+        scores[token] += np.float32(value)
+    for token in set(generated):
+        scores[token] -= presence + frequency * np.float32(list(generated).count(token))
+    return scores
+
+
 def penalised(logits: NDArray[np.float32], penalty: float, recent: Sequence[int]) -> Array:
     """The repetition penalty, in f32 as the product's own scores are."""
     scores = logits.astype(np.float32).copy()
@@ -227,6 +244,12 @@ def penalised(logits: NDArray[np.float32], penalty: float, recent: Sequence[int]
     return np.clip(scores, -limit, limit).astype(np.float64)
 
 
+def top_tokens(logits: NDArray[np.float32], n: int) -> list[int]:
+    """The n largest, the lowest id of equals first."""
+    order = np.lexsort((np.arange(len(logits)), -logits.astype(np.float64)))
+    return [int(token) for token in order[:n]]
+
+
 def candidates(
     logits: NDArray[np.float32],
     *,
@@ -236,10 +259,13 @@ def candidates(
     min_p: float = 0.0,
     repetition_penalty: float = 1.0,
     recent: Sequence[int] = (),
+    forbidden: Sequence[int] = (),
+    **adjustments: Any,
 ) -> tuple[NDArray[np.intp], Array]:
     """The token ids that may be drawn, ascending, and their probabilities."""
-    scores = penalised(logits, repetition_penalty, recent)
+    scores = penalised(adjusted(logits, **adjustments), repetition_penalty, recent)
     order = np.lexsort((np.arange(len(scores)), -scores))
+    order = order[~np.isin(order, forbidden)]
     if temperature == 0:
         return order[:1], np.ones(1)
     if 0 < top_k < len(order):

@@ -98,6 +98,16 @@ class Generation:
         return self._sequence.n_completion
 
     @property
+    def logprobs(self) -> list[native.TokenLogprob]:
+        """One for each token of the reply so far, read or not; none when not asked for."""
+        return self._sequence.logprobs
+
+    @property
+    def prompt_logprobs(self) -> list[native.TokenLogprob | None]:
+        """With echo_logprobs, one for each token of the prompt so far; the first has none."""
+        return self._sequence.prompt_logprobs
+
+    @property
     def timings(self) -> Timings:
         return self._sequence.timings
 

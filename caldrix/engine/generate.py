@@ -5,6 +5,7 @@ out. Knows nothing of prompts, templates or who reads. A reply that nobody reads
 cancelled.
 """
 
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,7 +15,20 @@ from caldrix.engine.engine import Engine, Generation
 from caldrix.engine.sequence import FinishReason, Request
 from caldrix.engine.telemetry import Timings
 from caldrix.errors import EngineError
+from caldrix.native import TokenLogprob
 from caldrix.text.detokenize import Detokenizer, PieceSource, StopStrings
+
+
+@dataclass(slots=True, frozen=True)
+class TextPiece:
+    """Text that is certain, with the log-probabilities of its tokens if they were asked for.
+
+    A token comes with the piece that holds the end of its text, so a piece may have none. Only the
+    last one may have no text, for tokens that are not shown or not whole.
+    """
+
+    text: str
+    tokens: list[TokenLogprob]
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,6 +56,7 @@ class _Reply:
         self.generation = generation
         self.token_ids: list[int] = []
         self.text: list[str] = []
+        self.n_pushed = 0  # characters of the tokens so far, shown or not
         self.is_stopped = False  # by a stop string
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(stops)
@@ -49,7 +64,9 @@ class _Reply:
     def push(self, token_id: int) -> str:
         """The text that is certain after one more token."""
         self.token_ids.append(token_id)
-        return self._search(self._detokenizer.push(token_id))
+        text = self._detokenizer.push(token_id)
+        self.n_pushed += len(text)
+        return self._search(text)
 
     def finish(self) -> str:
         """The rest of the text when no more tokens come."""
@@ -81,6 +98,58 @@ async def _pieces(reply: _Reply) -> AsyncGenerator[str, None]:
         reply.generation.cancel()  # no effect on one that has ended
 
 
+class _Tape:
+    """Log-probabilities that wait until the text of their tokens is shown."""
+
+    def __init__(self, reply: _Reply) -> None:
+        self._reply = reply
+        self._waiting: deque[tuple[int, int, TokenLogprob]] = deque()  # where its text is
+        self._n_pushed = 0
+        self._n_shown = 0
+
+    def push(self, shown: str) -> list[TokenLogprob]:
+        """After a push to the reply that made `shown` certain: the tokens that go with it.
+
+        A token that only begins a character, or that is not shown, goes with the text after it.
+        """
+        reply, start = self._reply, self._n_pushed
+        self._n_pushed = reply.n_pushed
+        if reply.generation.logprobs:
+            logprob = reply.generation.logprobs[len(reply.token_ids) - 1]
+            self._waiting.append((start, max(self._n_pushed, start + 1), logprob))
+        self._n_shown += len(shown)
+        tokens = []
+        while self._waiting and self._goes(*self._waiting[0][:2]):
+            tokens.append(self._waiting.popleft()[2])
+        return tokens
+
+    def _goes(self, start: int, end: int) -> bool:
+        """A stop string leaves behind the tokens that lie in it or after it with all their text."""
+        return start < self._n_shown if self._reply.is_stopped else end <= self._n_shown
+
+    def rest(self) -> list[TokenLogprob]:
+        """What is left when no more tokens come."""
+        return [] if self._reply.is_stopped else [logprob for *_, logprob in self._waiting]
+
+
+async def _pieces_with_tokens(reply: _Reply) -> AsyncGenerator[TextPiece, None]:
+    tape = _Tape(reply)
+    try:
+        async for token_id in reply.generation:
+            text = reply.push(token_id)
+            tokens = tape.push(text)
+            if text or tokens:
+                yield TextPiece(text, tokens)
+            if reply.is_stopped:
+                return
+        text = reply.finish()
+        tokens = tape.rest()
+        if text or tokens:
+            yield TextPiece(text, tokens)
+    finally:
+        reply.generation.cancel()  # no effect on one that has ended
+
+
 class TextStream:
     """Iterate over the pieces, best inside `async with`, which cancels a reply that is left early.
 
@@ -91,6 +160,7 @@ class TextStream:
         # The generator must not refer to this object: a cycle would put off its clean-up.
         self._reply = reply
         self._pieces = _pieces(reply)
+        self._with_tokens = _pieces_with_tokens(reply)
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self
@@ -98,6 +168,10 @@ class TextStream:
     async def __anext__(self) -> str:
         """The next piece; a reply that ended with an error raises it after its text."""
         return await self._pieces.__anext__()
+
+    def pieces(self) -> AsyncIterator[TextPiece]:
+        """The same text with its tokens' log-probabilities; instead of iterating over this."""
+        return self._with_tokens
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,6 +184,7 @@ class TextStream:
     ) -> None:
         self.cancel()
         await self._pieces.aclose()
+        await self._with_tokens.aclose()
 
     def cancel(self) -> None:
         """Ends the reply now; text already here can still be read."""

@@ -49,12 +49,12 @@ class KVCache:
     def n_free(self) -> int:
         return sum(not slot.in_use for slot in self._slots)
 
-    def acquire(self, prompt_ids: tuple[int, ...]) -> Placement:
+    def acquire(self, prompt_ids: tuple[int, ...], may_reuse: bool = True) -> Placement:
         """Takes a free slot: the longest shared prefix, then an empty one, then the longest unused.
 
         The last token of the prompt is never taken from the cache: its row gives the first scores.
         """
-        reusable = list(prompt_ids[:-1])
+        reusable = list(prompt_ids[:-1]) if may_reuse else []
         shared = {
             s.index: shared_prefix(s.token_ids, reusable) for s in self._slots if not s.in_use
         }

@@ -50,7 +50,7 @@ class Chunk:
     slot: int
     start: int  # the position of the first row
     token_ids: tuple[int, ...]
-    n_out: int  # the last n_out rows each pick a token
+    n_out: int  # the last n_out rows each pick a token, or score the prompt's next one
 
 
 @dataclass(slots=True, frozen=True)
@@ -209,7 +209,9 @@ class Scheduler:
             n_places = min(n_places, 1)
         for _ in range(min(n_places, len(self._waiting))):
             sequence = self._waiting.popleft()
-            placement = self._kv.acquire(sequence.request.prompt_ids)
+            request = sequence.request
+            may_reuse = request.use_cache and not request.echo_logprobs  # every row gives a score
+            placement = self._kv.acquire(request.prompt_ids, may_reuse)
             sequence.slot = placement.slot
             sequence.n_cached = sequence.n_computed = placement.n_cached
             sequence.timings.admitted_at = self._clock()
@@ -219,17 +221,19 @@ class Scheduler:
         """One row for each sequence that needs only that for its next token: the running replies.
 
         Where not all fit, those that have waited longest. A longer prompt gets at least one row
-        beside them, if a step has more than one.
+        beside them, if a step has more than one; one whose rows all give scores, a turn like them.
         """
         room = self._limits.max_rows
         if room > 1 and any(sequence.n_pending > 1 for sequence in self._running.values()):
             room -= 1
         room = min(room, self._limits.max_out)
-        ready = [item for item in self._running.items() if item[1].n_pending == 1]
+        running = self._running.items()
+        ready = [item for item in running if item[1].n_pending == 1 or item[1].scores_prompt]
         ready.sort(key=lambda item: item[1].last_turn)
         return [
             Chunk(sequence, slot, sequence.n_computed, (sequence.token_ids[-1],), 1)
             for slot, sequence in ready[:room]
+            if sequence.n_pending == 1
         ]
 
     def _prompt_chunks(self, singles: list[Chunk]) -> list[Chunk]:
@@ -242,11 +246,14 @@ class Scheduler:
         for slot, sequence in self._running.items():
             n_pending = sequence.n_pending
             n_rows = min(n_pending, room) if n_pending > 1 else 0
-            if n_rows == n_pending and room_out == 0:
-                n_rows -= 1  # its last row picks a token: in a later step
+            if sequence.scores_prompt:
+                n_rows = n_out = min(n_rows, room_out)
+            elif n_rows == n_pending and room_out == 0:
+                n_rows, n_out = n_rows - 1, 0  # its last row picks a token: in a later step
+            else:
+                n_out = int(n_rows == n_pending)
             if n_rows == 0:
                 continue
-            n_out = int(n_rows == n_pending)
             start = sequence.n_computed
             rows = tuple(sequence.token_ids[start : start + n_rows])
             chunks.append(Chunk(sequence, slot, start, rows, n_out))
@@ -257,18 +264,7 @@ class Scheduler:
     def _take(self, chunk: Chunk, picks: list["Pick"], now: float) -> None:
         """What one chunk of a completed step brings its sequence."""
         sequence = chunk.sequence
-        sequence.n_computed = chunk.start + len(chunk.token_ids)
-        if sequence.n_computed >= sequence.n_prompt and sequence.timings.prefill_ended_at is None:
-            sequence.timings.prefill_ended_at = now
-        is_sound = all(pick.finite for pick in picks)
-        if not sequence.is_finished and picks:
-            if is_sound:
-                sequence.append(picks[-1].token, now)
-            else:
-                n = sequence.n_completion + 1
-                error = (
-                    f"the model gave no valid scores for token {n} of the reply (NaN or infinite)"
-                )
-                sequence.finish(FinishReason.ERROR, now, error)
+        sequence.take(chunk.start + len(chunk.token_ids), picks, now)
         if sequence.is_finished:
+            is_sound = all(pick.finite for pick in picks)
             self._release(sequence, sequence.token_ids[: sequence.n_computed] if is_sound else [])

@@ -8,13 +8,21 @@ change.
 
 import math
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
+from caldrix.engine.sampler import Adjuster, adjuster_of
 from caldrix.engine.telemetry import Timings
 from caldrix.errors import RefusedError, printable
 
+if TYPE_CHECKING:
+    from caldrix.native import Pick, TokenLogprob
+
+MAX_LOGPROBS = 20  # most likely tokens whose log-probabilities one position may give
+MAX_BIASES = 1024
 RECENT_TOKENS = 64  # how far back in prompt and reply the repetition penalty looks
 
 
@@ -68,34 +76,88 @@ class SamplingParams:
             seed,
         )
 
+    def of_choice(self, index: int) -> "SamplingParams":
+        """For one of several replies to a prompt: its seed is this one plus the index."""
+        if self.seed is None:
+            return self
+        seed = (self.seed + index) % 2**64
+        return replace(self, seed=seed if seed < 2**63 else seed - 2**64)
+
 
 @dataclass(slots=True, frozen=True)
 class Request:
-    """A prompt to continue. Without `max_tokens` the reply may fill the context."""
+    """A prompt to continue. Without `max_tokens` the reply may fill the context.
+
+    A stop token ends the reply and is no part of it; so does an end-of-sequence token, except with
+    `ignore_eos`. None of these is picked before `min_tokens` others were. Log-probabilities are of
+    the token at each position and of the `n_logprobs` most likely ones; with `echo_logprobs` also
+    of the prompt, whose reply may then have no tokens at all (`max_tokens` 0).
+    """
 
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams = SamplingParams()
     max_tokens: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
 
+    eos_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+    n_logprobs: int | None = None  # None: no log-probabilities
+    echo_logprobs: bool = False
+
+    use_cache: bool = True  # whether keys and values of an earlier prompt may be used
+
     def __post_init__(self) -> None:
-        n = self.max_tokens
-        _refuse_unless(n is None or (_is_integer(n) and n >= 1), "max_tokens", "an integer >= 1", n)
+        n, least = self.max_tokens, 0 if self.echo_logprobs else 1
+        wanted = f"an integer >= {least}"
+        _refuse_unless(n is None or (_is_integer(n) and n >= least), "max_tokens", wanted, n)
+        n = self.min_tokens
+        _refuse_unless(_is_integer(n) and n >= 0, "min_tokens", "an integer >= 0", n)
+        n = self.n_logprobs
+        wanted = f"an integer from 0 to {MAX_LOGPROBS}"
+        accepted = n is None or (_is_integer(n) and 0 <= n <= MAX_LOGPROBS)
+        _refuse_unless(accepted, "n_logprobs", wanted, n)
+        for name in ("presence_penalty", "frequency_penalty"):
+            x = getattr(self, name)
+            _refuse_unless(_is_finite(x) and -2 <= x <= 2, name, "a number from -2 to 2", x)
+        n = len(self.logit_bias)
+        _refuse_unless(n <= MAX_BIASES, "logit_bias", f"of at most {MAX_BIASES} tokens", n)
+        for x in self.logit_bias.values():
+            accepted = _is_finite(x) and -100 <= x <= 100
+            _refuse_unless(accepted, "logit_bias", "made of numbers from -100 to 100", x)
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """The tokens that end the reply."""
+        return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | self.eos_token_ids
 
 
 def check_request(request: Request, context: int, vocab_size: int) -> None:
-    """Refuses a prompt that this engine's model cannot take."""
+    """Refuses what this engine's model cannot take."""
     n_prompt = len(request.prompt_ids)
     if n_prompt == 0:
         raise RefusedError("the prompt is empty: it needs at least one token")
     if n_prompt >= context:
         raise RefusedError(f"the prompt is {n_prompt} tokens and --ctx is {context}")
     for token_id in request.prompt_ids:
-        if not 0 <= token_id < vocab_size:
-            raise RefusedError(
-                f"the prompt holds token {printable(token_id)}: "
-                f"the vocabulary has tokens 0 to {vocab_size - 1}"
-            )
+        _check_token(token_id, vocab_size, "the prompt")
+    for token_id in request.logit_bias:
+        _check_token(token_id, vocab_size, "logit_bias")
+    if request.min_tokens and request.end_token_ids.issuperset(range(vocab_size)):
+        raise RefusedError(f"min_tokens {request.min_tokens}: every token ends the reply")
+
+
+def _check_token(token_id: int, vocab_size: int, where: str) -> None:
+    if not (_is_integer(token_id) and 0 <= token_id < vocab_size):
+        raise RefusedError(
+            f"{where} holds token {printable(token_id)}: "
+            f"the vocabulary has tokens 0 to {vocab_size - 1}"
+        )
 
 
 class SequenceStatus(Enum):
@@ -125,9 +187,16 @@ class Sequence:
     timings: Timings
     notify: Callable[[], None]  # called after every change that a reader of the reply can see
 
+    # Made from the request
     seed: int = field(init=False)
+    end_token_ids: frozenset[int] = field(init=False)
+    adjuster: Adjuster | None = field(init=False)
+
     token_ids: list[int] = field(init=False)
     n_visible: int = 0  # tokens of the reply for the reader: all but a stop token
+    logprobs: list["TokenLogprob"] = field(default_factory=list)  # of the visible tokens
+    # of the prompt's tokens; the first has none
+    prompt_logprobs: list["TokenLogprob | None"] = field(init=False)
 
     slot: int | None = None  # the slot it was given, also after it ended
     n_cached: int = 0  # prompt tokens found in the slot
@@ -140,7 +209,10 @@ class Sequence:
     def __post_init__(self) -> None:
         seed = self.request.sampling.seed
         self.seed = _fresh_seed() if seed is None else seed % 2**64
+        self.end_token_ids = self.request.end_token_ids
+        self.adjuster = adjuster_of(self.request)
         self.token_ids = list(self.request.prompt_ids)
+        self.prompt_logprobs = [None] if self.request.echo_logprobs else []
 
     @property
     def n_prompt(self) -> int:
@@ -155,6 +227,11 @@ class Sequence:
     def n_pending(self) -> int:
         """Tokens whose rows must be computed before the next token can be picked."""
         return len(self.token_ids) - self.n_computed
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether rows of the prompt are still to give log-probabilities."""
+        return self.request.echo_logprobs and self.n_computed < self.n_prompt - 1
 
     @property
     def is_finished(self) -> bool:
@@ -174,13 +251,40 @@ class Sequence:
         """The window of the repetition penalty for the token that follows the first `n_tokens`."""
         return self.token_ids[max(0, n_tokens - RECENT_TOKENS) : n_tokens]
 
-    def append(self, token_id: int, now: float) -> None:
+    def take(self, n_computed: int, picks: Items["Pick"], now: float) -> None:
+        """What rows up to the n-th token gave, one pick for each of the last of them."""
+        self.n_computed = n_computed
+        if n_computed >= self.n_prompt and self.timings.prefill_ended_at is None:
+            self.timings.prefill_ended_at = now
+        if self.is_finished or not picks:
+            return
+        if not all(pick.finite for pick in picks):
+            self.finish(FinishReason.ERROR, now, self._not_finite(n_computed))
+            return
+        # A row before the prompt's last one scores the token after it.
+        n_scored = min(n_computed, self.n_prompt - 1) - (n_computed - len(picks))
+        self.prompt_logprobs.extend(pick.logprob for pick in picks[: max(n_scored, 0)])
+        if n_computed < len(self.token_ids):
+            return
+        if self.max_completion == 0:
+            self.finish(FinishReason.LENGTH, now)
+        else:
+            self.append(picks[-1].token, now, picks[-1].logprob)
+
+    def _not_finite(self, n_computed: int) -> str:
+        n = n_computed - self.n_prompt + 1
+        where = f"token {n} of the reply" if n > 0 else "a token of the prompt"
+        return f"the model gave no valid scores for {where} (NaN or infinite)"
+
+    def append(self, token_id: int, now: float, logprob: "TokenLogprob | None" = None) -> None:
         """Takes the next token of the reply, which may end it."""
         self.token_ids.append(token_id)
         self.timings.token_times.append(now)
-        if token_id in self.request.stop_token_ids:
+        if token_id in self.end_token_ids:
             self.finish(FinishReason.STOP, now)
             return
+        if logprob is not None:
+            self.logprobs.append(logprob)
         self.n_visible += 1
         if self.n_completion >= self.max_completion:
             self.finish(FinishReason.LENGTH, now)

@@ -16,13 +16,9 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from caldrix import native
-from caldrix.engine.scheduler import Chunk, Step
+from caldrix.engine.sampler import sampling_of
+from caldrix.engine.scheduler import Step
 from caldrix.errors import CaldrixError, printable
-
-# The sampler computes in f32: values beyond its range are the nearest it has.
-_F32_MAX = 3.4028234663852886e38
-_F32_MIN = 1.1754943508222875e-38  # the smallest normal one
-_U32_MAX = 2**32 - 1
 
 
 class Program(Protocol):
@@ -57,24 +53,6 @@ class WorkerDied(Exception):
     """The thread has ended; no step will run any more."""
 
 
-def sampling_of(chunk: Chunk, row: int) -> native.Sampling:
-    """How the token after a chunk's row is picked: by its own sequence's tokens alone."""
-    sequence = chunk.sequence
-    params = sequence.request.sampling
-    n_tokens = chunk.start + row + 1
-    penalised = params.repetition_penalty != 1
-    return native.Sampling(
-        temperature=min(params.temperature, _F32_MAX),
-        top_p=max(params.top_p, _F32_MIN),
-        min_p=params.min_p,
-        repetition_penalty=min(max(params.repetition_penalty, _F32_MIN), _F32_MAX),
-        top_k=min(params.top_k, _U32_MAX),
-        seed=sequence.seed,
-        draw=n_tokens - sequence.n_prompt,
-        recent=sequence.recent(n_tokens) if penalised else (),
-    )
-
-
 @dataclass(slots=True, frozen=True)
 class StepRows:
     """A step as a program takes it."""
@@ -96,7 +74,7 @@ def rows_of(step: Step) -> StepRows:
         rows.slots.extend([chunk.slot] * n_rows)
         for row in range(n_rows - chunk.n_out, n_rows):
             rows.out_rows.append(n_before + row)
-            rows.sampling.append(sampling_of(chunk, row))
+            rows.sampling.append(sampling_of(chunk.sequence, chunk.start + row + 1))
     return rows
 
 

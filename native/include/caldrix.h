@@ -65,7 +65,24 @@ int cx_model_new(const void *plan, uint64_t plan_bytes, const struct cx_arena *a
                  const struct cx_options *options, struct cx_model **out, struct cx_error *error);
 void cx_model_free(struct cx_model *model); /* joins its threads; NULL is allowed */
 
-/* How to pick one token. Order: repetition penalty, top-k, top-p, min-p, temperature, draw. */
+struct cx_bias {
+  uint32_t token;
+  float value; /* added to the token's score; finite */
+};
+
+/* Changes of the scores before all else, for the few rows that ask. Order: bias, presence and frequency, then the repetition penalty,
+ * then the mask. */
+struct cx_adjust {
+  float presence_penalty;    /* taken off once from a token in `generated`; finite, as is the next */
+  float frequency_penalty;   /* ... and once for each time it stands there */
+  uint32_t n_bias;
+  uint32_t n_generated;
+  const struct cx_bias *bias;
+  const uint32_t *generated; /* n_generated token ids, in any order */
+  const uint32_t *allowed;   /* bit i % 32 of word i / 32: token i may be picked, one at least; NULL: all may */
+};
+
+/* How to pick one token. Order: adjustments, repetition penalty, mask, top-k, top-p, min-p, temperature, draw. */
 struct cx_sampling {
   float temperature;        /* >= 0; 0 takes the most likely token, the lowest id of equals, without a draw */
   float top_p;              /* 0 < p <= 1; 1 keeps all */
@@ -76,13 +93,29 @@ struct cx_sampling {
   uint64_t seed;
   uint64_t draw;            /* which draw of this seed: the index of the token in its reply */
   const uint32_t *recent;   /* n_recent token ids the penalty applies to; repeats count once */
+  const struct cx_adjust *adjust; /* NULL: none */
+};
+
+enum { CX_MAX_TOP = 20 };
+#define CX_PICKED_TOKEN 0xffffffff
+
+/* Log-probabilities of one output row: the log-softmax of its logits as the model gave them, whatever the sampling. Every number is
+ * finite; a row with CX_PICK_NOT_FINITE is left without any (logprob 0, n_top 0). */
+struct cx_logprobs {
+  uint32_t wanted; /* 0: the row is not looked at */
+  uint32_t n_top;  /* how many of the most likely tokens, up to CX_MAX_TOP; becomes how many there are */
+  uint32_t token;  /* whose log-probability; CX_PICKED_TOKEN: the one picked */
+  float logprob;
+  uint32_t top_tokens[CX_MAX_TOP]; /* most likely first, the lowest id of equals */
+  float top_logprobs[CX_MAX_TOP];
 };
 
 enum cx_pick_status { CX_PICK_OK = 0, CX_PICK_NOT_FINITE = 1 };
 
 /* One step: n_rows tokens of any mix of sequences, each at its slot and position. Rows of one slot stand in strictly ascending position.
  * out_rows[n_out] are the indices of the rows whose logits are wanted, strictly ascending; their logits are at the plan's logits
- * reference until the next step. With sampling != NULL (n_out entries) picks and pick_status (n_out each) are filled. */
+ * reference until the next step. With sampling != NULL (n_out entries) picks and pick_status (n_out each) are filled, and logprobs
+ * (n_out entries, or NULL) too. */
 struct cx_step {
   uint32_t n_rows, n_out;
   const uint32_t *tokens, *positions, *slots;
@@ -90,6 +123,7 @@ struct cx_step {
   const struct cx_sampling *sampling;
   uint32_t *picks;
   uint8_t *pick_status; /* enum cx_pick_status */
+  struct cx_logprobs *logprobs;
 };
 
 int cx_model_step(struct cx_model *model, const struct cx_step *step, struct cx_error *error);
@@ -99,5 +133,8 @@ void cx_model_cancel(struct cx_model *model); /* the running step returns CX_ECA
  * holds cx_sample_scratch(vocab) bytes. */
 uint64_t cx_sample_scratch(uint32_t vocab);
 int cx_sample(const float *logits, uint32_t vocab, const struct cx_sampling *sampling, void *scratch, uint32_t *pick);
+
+/* Fills logprobs from logits[vocab], all of them finite, for a row whose pick was `picked`; scratch as for cx_sample. */
+void cx_score(const float *logits, uint32_t vocab, uint32_t picked, void *scratch, struct cx_logprobs *logprobs);
 
 #endif

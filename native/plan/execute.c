@@ -43,7 +43,12 @@ static void pick(const struct job *job, uint32_t out, void *scratch) {
   const struct cx_plan_head *head = &job->model->plan.head;
   const float *logits = (const float *)cx_at(&job->run, head->logits) + (size_t)out * head->logits_stride;
   const struct cx_step *step = job->step;
-  step->pick_status[out] = (uint8_t)cx_sample(logits, head->vocab, &step->sampling[out], scratch, &step->picks[out]);
+  const int status = cx_sample(logits, head->vocab, &step->sampling[out], scratch, &step->picks[out]);
+  step->pick_status[out] = (uint8_t)status;
+  if (step->logprobs == NULL || !step->logprobs[out].wanted) return;
+  struct cx_logprobs *logprobs = &step->logprobs[out];
+  if (status == CX_PICK_OK) cx_score(logits, head->vocab, step->picks[out], scratch, logprobs);
+  else logprobs->logprob = 0, logprobs->n_top = 0;
 }
 
 static const struct cx_kernel *kernel_of(const struct job *job, const struct cx_op_head *op) {
@@ -108,21 +113,61 @@ static int check_rows(struct cx_model *model, const struct cx_step *step, struct
   return CX_OK;
 }
 
-static int check_sampling(const struct cx_step *step, uint32_t vocab, struct cx_error *error) {
+static int check_tokens(const char *what, const uint32_t *tokens, uint32_t n, uint32_t vocab, struct cx_error *error) {
+  if (n != 0 && tokens == NULL) return cx_fail(error, CX_EINVAL, "step: %u %s tokens without a list", n, what);
+  for (uint32_t i = 0; i < n; i++)
+    if (tokens[i] >= vocab) return cx_fail(error, CX_EINVAL, "step: %s token %u: the vocabulary has %u", what, tokens[i], vocab);
+  return CX_OK;
+}
+
+static int allows_none(const uint32_t *allowed, uint32_t vocab) {
+  for (uint32_t word = 0; word < vocab / 32; word++)
+    if (allowed[word] != 0) return 0;
+  return vocab % 32 == 0 || (allowed[vocab / 32] & ((1u << vocab % 32) - 1)) == 0;
+}
+
+static int check_adjust(const struct cx_adjust *adjust, uint32_t vocab, struct cx_error *error) {
+  if (!isfinite(adjust->presence_penalty) || !isfinite(adjust->frequency_penalty))
+    return cx_fail(error, CX_EINVAL, "step: penalties %f and %f: take finite numbers", (double)adjust->presence_penalty,
+                   (double)adjust->frequency_penalty);
+  if (adjust->n_bias != 0 && adjust->bias == NULL) return cx_fail(error, CX_EINVAL, "step: %u biases without a list", adjust->n_bias);
+  for (uint32_t i = 0; i < adjust->n_bias; i++) {
+    if (check_tokens("bias", &adjust->bias[i].token, 1, vocab, error)) return CX_EINVAL;
+    if (!isfinite(adjust->bias[i].value))
+      return cx_fail(error, CX_EINVAL, "step: bias %f: takes finite numbers", (double)adjust->bias[i].value);
+  }
+  if (check_tokens("generated", adjust->generated, adjust->n_generated, vocab, error)) return CX_EINVAL;
+  if (adjust->allowed != NULL && allows_none(adjust->allowed, vocab))
+    return cx_fail(error, CX_EINVAL, "step: a mask that allows no token");
+  return CX_OK;
+}
+
+static int check_sampling(const struct cx_sampling *s, uint32_t vocab, struct cx_error *error) {
+  if (!(s->temperature >= 0) || !isfinite(s->temperature))
+    return cx_fail(error, CX_EINVAL, "step: temperature %f: takes 0 or more", (double)s->temperature);
+  if (!(s->top_p > 0 && s->top_p <= 1))
+    return cx_fail(error, CX_EINVAL, "step: top_p %f: takes above 0 and up to 1", (double)s->top_p);
+  if (!(s->min_p >= 0 && s->min_p <= 1))
+    return cx_fail(error, CX_EINVAL, "step: min_p %f: takes 0 to 1", (double)s->min_p);
+  if (!(s->repetition_penalty > 0) || !isfinite(s->repetition_penalty))
+    return cx_fail(error, CX_EINVAL, "step: repetition_penalty %f: takes above 0", (double)s->repetition_penalty);
+  if (check_tokens("recent", s->recent, s->n_recent, vocab, error)) return CX_EINVAL;
+  return s->adjust != NULL ? check_adjust(s->adjust, vocab, error) : CX_OK;
+}
+
+static int check_logprobs(const struct cx_logprobs *logprobs, uint32_t vocab, struct cx_error *error) {
+  if (!logprobs->wanted) return CX_OK;
+  if (logprobs->n_top > CX_MAX_TOP)
+    return cx_fail(error, CX_EINVAL, "step: %u most likely tokens: takes 0 to %d", logprobs->n_top, CX_MAX_TOP);
+  return logprobs->token == CX_PICKED_TOKEN ? CX_OK : check_tokens("scored", &logprobs->token, 1, vocab, error);
+}
+
+static int check_picks(const struct cx_step *step, uint32_t vocab, struct cx_error *error) {
+  if (step->picks == NULL || step->pick_status == NULL)
+    return cx_fail(error, CX_EINVAL, "step: sampling without room for the picks");
   for (uint32_t i = 0; i < step->n_out; i++) {
-    const struct cx_sampling *s = &step->sampling[i];
-    if (!(s->temperature >= 0) || !isfinite(s->temperature))
-      return cx_fail(error, CX_EINVAL, "step: temperature %f: takes 0 or more", (double)s->temperature);
-    if (!(s->top_p > 0 && s->top_p <= 1))
-      return cx_fail(error, CX_EINVAL, "step: top_p %f: takes above 0 and up to 1", (double)s->top_p);
-    if (!(s->min_p >= 0 && s->min_p <= 1))
-      return cx_fail(error, CX_EINVAL, "step: min_p %f: takes 0 to 1", (double)s->min_p);
-    if (!(s->repetition_penalty > 0) || !isfinite(s->repetition_penalty))
-      return cx_fail(error, CX_EINVAL, "step: repetition_penalty %f: takes above 0", (double)s->repetition_penalty);
-    if (s->n_recent != 0 && s->recent == NULL) return cx_fail(error, CX_EINVAL, "step: %u recent tokens without a list", s->n_recent);
-    for (uint32_t j = 0; j < s->n_recent; j++)
-      if (s->recent[j] >= vocab)
-        return cx_fail(error, CX_EINVAL, "step: recent token %u: the vocabulary has %u", s->recent[j], vocab);
+    if (check_sampling(&step->sampling[i], vocab, error)) return CX_EINVAL;
+    if (step->logprobs != NULL && check_logprobs(&step->logprobs[i], vocab, error)) return CX_EINVAL;
   }
   return CX_OK;
 }
@@ -137,9 +182,7 @@ static int check_step(struct cx_model *model, const struct cx_step *step, struct
     return cx_fail(error, CX_EINVAL, "step: tokens, positions, slots and out_rows must all be given");
   if (check_rows(model, step, error)) return CX_EINVAL;
   if (step->sampling == NULL || step->n_out == 0) return CX_OK;
-  if (step->picks == NULL || step->pick_status == NULL)
-    return cx_fail(error, CX_EINVAL, "step: sampling without room for the picks");
-  return check_sampling(step, head->vocab, error);
+  return check_picks(step, head->vocab, error);
 }
 
 int cx_model_step(struct cx_model *model, const struct cx_step *step, struct cx_error *error) {

@@ -1,4 +1,4 @@
-/* Picks one token from a row of logits: cx_sample of caldrix.h. Pure arithmetic: no state, no allocation, no library call but log.
+/* Picks one token from a row of logits, and scores tokens: cx_sample and cx_score of caldrix.h. Pure arithmetic: no state, no allocation, no library call but log.
  *
  * Every filter keeps a prefix of one order: higher logit first, lower id first among equals. So what is left after any of them is one
  * `struct cut`, the last token kept, and no list of candidates travels between them. No full sort either: the vocabulary is cut into
@@ -112,7 +112,7 @@ static inline int32_t scan_chunk(const float *logits, uint32_t n, int32_t *magni
   return largest;
 }
 
-/* Fills chunk_order and best. Returns 0 when a logit is NaN or infinite. */
+/* Fills chunk_order and best. Returns 0 when a logit is NaN or infinite; with a NaN, best is left alone. */
 static int scan(struct vocabulary *v) {
   int32_t magnitude = 0, largest = INT32_MIN;
   uint32_t at = 0;
@@ -122,10 +122,10 @@ static int scan(struct vocabulary *v) {
     v->chunk_order[c] = n == CHUNK ? scan_chunk(logits, CHUNK, &magnitude) : scan_chunk(logits, n, &magnitude);
     if (c == 0 || v->chunk_order[c] > largest) largest = v->chunk_order[c], at = c;
   }
-  if (magnitude >= 0x7f800000) return 0;
+  if (magnitude > 0x7f800000) return 0;
   v->best = at * CHUNK;
   while (order_of(v->logits[v->best]) != largest) v->best++;
-  return 1;
+  return magnitude != 0x7f800000;
 }
 
 /* weights[i] of a chunk's tokens, 0 for those past the cut. */
@@ -279,16 +279,49 @@ static uint32_t draw_token(const struct vocabulary *v, float temperature, struct
   return last; /* rounding can leave the target past the end: then the last token of the chunk */
 }
 
-/* values = logits with the penalty on every recent token. It starts from the logits each time, so repeats count once. A score that
- * leaves f32 stays at its largest value. Recent ids outside the vocabulary are nobody's and do nothing. */
-static void penalise(const float *logits, uint32_t vocab, const struct cx_sampling *sampling, float *values) {
-  memcpy(values, logits, vocab * sizeof *values);
-  for (uint32_t i = 0; i < sampling->n_recent; i++) {
-    const uint32_t id = sampling->recent[i];
-    if (id >= vocab || !isfinite(logits[id])) continue;
-    const float score = logits[id] > 0 ? logits[id] / sampling->repetition_penalty : logits[id] * sampling->repetition_penalty;
-    values[id] = score > FLT_MAX ? FLT_MAX : score < -FLT_MAX ? -FLT_MAX : score;
+/* A score that leaves f32 stays at its largest value. */
+static inline float bounded(float score) { return score > FLT_MAX ? FLT_MAX : score < -FLT_MAX ? -FLT_MAX : score; }
+
+/* A token outside the vocabulary is nobody's, and a score that is not finite must stay so, to be found by scan(). */
+static inline int can_change(const float *values, uint32_t vocab, uint32_t id) { return id < vocab && isfinite(values[id]); }
+
+static void add_bias(float *values, uint32_t vocab, const struct cx_adjust *adjust) {
+  for (uint32_t i = 0; i < adjust->n_bias; i++) {
+    const uint32_t id = adjust->bias[i].token;
+    if (can_change(values, vocab, id)) values[id] = bounded(values[id] + adjust->bias[i].value);
   }
+}
+
+/* counts[vocab] need not be clear: only entries of tokens generated are used, and those are set first. */
+static void penalise_generated(float *values, uint32_t vocab, const struct cx_adjust *adjust, uint32_t *counts) {
+  const uint32_t *generated = adjust->generated, n = adjust->n_generated;
+  for (uint32_t i = 0; i < n; i++)
+    if (generated[i] < vocab) counts[generated[i]] = 0;
+  for (uint32_t i = 0; i < n; i++)
+    if (generated[i] < vocab) counts[generated[i]]++;
+  for (uint32_t i = 0; i < n; i++) {
+    const uint32_t id = generated[i];
+    if (!can_change(values, vocab, id) || counts[id] == 0) continue;
+    values[id] = bounded(values[id] - (adjust->presence_penalty + adjust->frequency_penalty * (float)counts[id]));
+    counts[id] = 0;
+  }
+}
+
+/* before[vocab] as counts above: a token's score before the penalty, so that repeats count once. */
+static void penalise_recent(float *values, uint32_t vocab, const struct cx_sampling *sampling, float *before) {
+  const uint32_t *recent = sampling->recent;
+  const float penalty = sampling->repetition_penalty;
+  for (uint32_t i = 0; i < sampling->n_recent; i++)
+    if (recent[i] < vocab) before[recent[i]] = values[recent[i]];
+  for (uint32_t i = 0; i < sampling->n_recent; i++) {
+    const uint32_t id = recent[i];
+    if (can_change(values, vocab, id)) values[id] = bounded(before[id] > 0 ? before[id] / penalty : before[id] * penalty);
+  }
+}
+
+static void mask(float *values, uint32_t vocab, const uint32_t *allowed) {
+  for (uint32_t id = 0; id < vocab; id++)
+    if (!(allowed[id / 32] >> id % 32 & 1)) values[id] = -INFINITY;
 }
 
 static uint32_t chunks_of(uint32_t vocab) { return vocab / CHUNK + (vocab % CHUNK != 0); }
@@ -298,28 +331,52 @@ uint64_t cx_sample_scratch(uint32_t vocab) {
   return vocab * per_token + chunks_of(vocab) * per_chunk;
 }
 
-/* The rules, in order:
- * 0. A logit that is NaN or infinite: CX_PICK_NOT_FINITE, and *pick is 0.
- * 1. Penalty: once for each distinct id in recent: a positive logit is divided by it, any other multiplied.
- * 2. temperature 0: the first token of the order (largest logit, lowest id of equals). Nothing is cut and nothing drawn.
- * 3. top-k: the first k tokens of the order. 0 or k >= vocab keeps all.
- * 4. top-p: the shortest prefix of the order whose probabilities, at temperature 1 and summing to 1 over what top-k left, add up to
- *    top_p or more. Always at least one token; 1 keeps all.
- * 5. min-p: a token whose probability is below min_p times the most likely one's is dropped. That one always stays; 0 keeps all.
- * 6. temperature: weights exp((logit - largest) / temperature); one so small that it is less than exp(-87.7) counts as 0.
- * 7. One draw: a number in [0, 1) of 53 bits made from (seed, draw) alone, walked over the weights by ascending id.
- * scratch is 8-byte aligned; vocab >= 1. */
-int cx_sample(const float *logits, uint32_t vocab, const struct cx_sampling *sampling, void *scratch, uint32_t *pick) {
+static struct vocabulary open_vocabulary(const float *logits, uint32_t vocab, void *scratch) {
   struct vocabulary v = {.logits = logits, .n = vocab, .n_chunks = chunks_of(vocab), .keys = scratch};
   v.chunk_mass = (double *)(v.keys + vocab);
   v.chunk_order = (int32_t *)(v.chunk_mass + v.n_chunks);
-  *pick = 0;
-  if (sampling->n_recent != 0 && sampling->repetition_penalty != 1.0f) {
-    float *values = (float *)(v.chunk_order + v.n_chunks);
-    penalise(logits, vocab, sampling, values);
-    v.logits = values;
+  return v;
+}
+
+/* Rules 0 to 3: what the filters see. Returns 0 when a logit is NaN or infinite. */
+static int open_scores(struct vocabulary *v, const struct cx_sampling *sampling) {
+  const struct cx_adjust *adjust = sampling->adjust;
+  const int is_penalised = sampling->n_recent != 0 && sampling->repetition_penalty != 1.0f;
+  if (adjust == NULL && !is_penalised) return scan(v);
+  float *values = (float *)(v->chunk_order + v->n_chunks);
+  memcpy(values, v->logits, v->n * sizeof *values);
+  v->logits = values;
+  if (adjust != NULL) {
+    add_bias(values, v->n, adjust);
+    penalise_generated(values, v->n, adjust, (uint32_t *)v->keys);
   }
-  if (!scan(&v)) return CX_PICK_NOT_FINITE;
+  if (is_penalised) penalise_recent(values, v->n, sampling, (float *)v->keys);
+  if (!scan(v)) return 0;
+  if (adjust != NULL && adjust->allowed != NULL) {
+    mask(values, v->n, adjust->allowed);
+    scan(v); /* again, for the best token allowed; a masked score is infinitely low on purpose */
+  }
+  return 1;
+}
+
+/* The rules, in order:
+ * 0. A logit that is NaN or infinite: CX_PICK_NOT_FINITE, and *pick is 0.
+ * 1. Bias: each entry is added to its token's logit. Presence and frequency: presence + frequency * (times in generated) is taken off
+ *    each token generated.
+ * 2. Repetition penalty: once for each distinct id in recent: a positive score is divided by it, any other multiplied.
+ * 3. Mask: a token that is not allowed has a weight of 0 in all that follows.
+ * 4. temperature 0: the first token of the order (largest logit, lowest id of equals). Nothing is cut and nothing drawn.
+ * 5. top-k: the first k tokens of the order. 0 or k >= vocab keeps all.
+ * 6. top-p: the shortest prefix of the order whose probabilities, at temperature 1 and summing to 1 over what top-k left, add up to
+ *    top_p or more. Always at least one token; 1 keeps all.
+ * 7. min-p: a token whose probability is below min_p times the most likely one's is dropped. That one always stays; 0 keeps all.
+ * 8. temperature: weights exp((logit - largest) / temperature); one so small that it is less than exp(-87.7) counts as 0.
+ * 9. One draw: a number in [0, 1) of 53 bits made from (seed, draw) alone, walked over the weights by ascending id.
+ * scratch is 8-byte aligned; vocab >= 1. */
+int cx_sample(const float *logits, uint32_t vocab, const struct cx_sampling *sampling, void *scratch, uint32_t *pick) {
+  struct vocabulary v = open_vocabulary(logits, vocab, scratch);
+  *pick = 0;
+  if (!open_scores(&v, sampling)) return CX_PICK_NOT_FINITE;
   *pick = v.best;
   if (!(sampling->temperature > 0.0f)) return CX_PICK_OK;
   struct cut cut = keep_all;
@@ -328,4 +385,33 @@ int cx_sample(const float *logits, uint32_t vocab, const struct cx_sampling *sam
   if (sampling->min_p > 0.0f) cut = cut_min_p(&v, sampling->min_p, cut);
   *pick = draw_token(&v, sampling->temperature, cut, sampling->seed, sampling->draw);
   return CX_PICK_OK;
+}
+
+static inline float logprob_of(const struct vocabulary *v, uint32_t id, double log_mass) {
+  const double logprob = (double)v->logits[id] - (double)v->logits[v->best] - log_mass;
+  return logprob < (double)-FLT_MAX ? -FLT_MAX : (float)logprob;
+}
+
+/* The n first tokens of the order; returns how many: n, or the vocabulary where that is less. */
+static uint32_t top_tokens(const struct vocabulary *v, uint32_t n, uint32_t *tokens) {
+  const uint32_t n_found = n == 0 ? 0 : gather(v, n < v->n ? cut_top_k(v, n) : keep_all);
+  for (uint32_t i = 0; i < n_found; i++) { /* insertion sort, largest key first: n is at most CX_MAX_TOP */
+    const uint64_t key = v->keys[i];
+    uint32_t at = i;
+    for (; at > 0 && v->keys[at - 1] < key; at--) v->keys[at] = v->keys[at - 1];
+    v->keys[at] = key;
+  }
+  for (uint32_t i = 0; i < n_found; i++) tokens[i] = unpack(v->keys[i]).id;
+  return n_found;
+}
+
+/* log-softmax: logit - largest - log(sum of exp(logit - largest)), the sum as every mass here is summed. */
+void cx_score(const float *logits, uint32_t vocab, uint32_t picked, void *scratch, struct cx_logprobs *logprobs) {
+  struct vocabulary v = open_vocabulary(logits, vocab, scratch);
+  scan(&v);
+  const double log_mass = log(mass(&v, 1.0f, keep_all));
+  if (logprobs->token == CX_PICKED_TOKEN) logprobs->token = picked;
+  logprobs->logprob = logprob_of(&v, logprobs->token, log_mass);
+  logprobs->n_top = top_tokens(&v, logprobs->n_top, logprobs->top_tokens);
+  for (uint32_t i = 0; i < logprobs->n_top; i++) logprobs->top_logprobs[i] = logprob_of(&v, logprobs->top_tokens[i], log_mass);
 }

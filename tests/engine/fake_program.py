@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from caldrix import native
 from caldrix.engine.engine import Engine
 from caldrix.engine.sequence import FinishReason, Request
@@ -34,37 +36,81 @@ def pick(state: int, sampling: native.Sampling, vocab_size: int) -> int:
         state = digest(state, sampling.seed % 1_000_003 + 31 * sampling.draw)
     for token in sampling.recent:
         state = digest(state, token)
-    return state // 97 % vocab_size
+    adjust = sampling.adjust or native.Adjust()
+    if adjust.bias is not None:
+        for token, value in adjust.bias.tolist():
+            state = digest(digest(state, token), round(value * 1000))
+    for token in [] if adjust.generated is None else np.asarray(adjust.generated).tolist():
+        amount = adjust.presence_penalty + 3 * adjust.frequency_penalty
+        state = digest(digest(state, token), round(amount * 1000))
+    allowed = [t for t in range(vocab_size) if t not in adjust.forbidden]
+    return allowed[state // 97 % len(allowed)]
+
+
+def logprob(state: int, token: int, n_top: int) -> native.TokenLogprob:
+    """Of a row in that state: numbers that no other row gives."""
+    top = [(i, -float(digest(state, i) % 1000)) for i in range(n_top)]
+    return native.TokenLogprob(token, -float(digest(state, token) % 1000), top)
+
+
+def expected_prompt_logprobs(request: Request) -> list[native.TokenLogprob | None]:
+    state, expected = 0, []
+    for token in request.prompt_ids:
+        expected.append(logprob(state, token, request.n_logprobs or 0))
+        state = digest(state, token)
+    return [None, *expected[1:]] if request.echo_logprobs else []
 
 
 def expected_reply(
     request: Request, context: int, vocab_size: int, seed: int
 ) -> tuple[list[int], FinishReason]:
     """The visible tokens of a request that runs alone, without slots, chunks or a cache."""
+    reply, reason, _ = expected_scored(request, context, vocab_size, seed)
+    return reply, reason
+
+
+def expected_scored(
+    request: Request, context: int, vocab_size: int, seed: int
+) -> tuple[list[int], FinishReason, list[native.TokenLogprob]]:
+    """... with their log-probabilities, if asked for."""
     state = 0
     for token in request.prompt_ids:
         state = digest(state, token)
-    tokens, reply = list(request.prompt_ids), []
-    n_max = min(request.max_tokens or context, context - len(request.prompt_ids))
+    tokens, reply, scores = list(request.prompt_ids), [], []
+    room = context - len(request.prompt_ids)
+    n_max = room if request.max_tokens is None else min(request.max_tokens, room)
+    ends = set(request.stop_token_ids)
+    if not request.ignore_eos:
+        ends |= request.eos_token_ids
     penalty = request.sampling.repetition_penalty
     for draw in range(n_max):
         sampling = native.Sampling(
             temperature=request.sampling.temperature,
-            top_p=1.0,
-            min_p=0.0,
-            repetition_penalty=penalty,
-            top_k=0,
             seed=seed,
             draw=draw,
             recent=tokens[-64:] if penalty != 1 else (),
+            adjust=expected_adjust(request, reply, ends),
         )
         token = pick(state, sampling, vocab_size)
-        if token in request.stop_token_ids:
-            return reply, FinishReason.STOP
+        if token in ends:
+            return reply, FinishReason.STOP, scores
+        if request.n_logprobs is not None:
+            scores.append(logprob(state, token, request.n_logprobs))
         reply.append(token)
         tokens.append(token)
         state = digest(state, token)
-    return reply, FinishReason.LENGTH
+    return reply, FinishReason.LENGTH, scores
+
+
+def expected_adjust(request: Request, reply: list[int], ends: set[int]) -> native.Adjust:
+    presence, frequency = request.presence_penalty, request.frequency_penalty
+    return native.Adjust(
+        np.array(list(request.logit_bias.items()), native.BIAS),
+        np.array(reply if presence or frequency else [], np.uint32),
+        presence,
+        frequency,
+        sorted(ends) if len(reply) < request.min_tokens else (),
+    )
 
 
 class Gate:
@@ -134,12 +180,17 @@ class FakeProgram:
             assert before != SPOILT, "a row reads what a broken step left"
             self.held[slot, position] = digest(before, token)
         return [
-            native.Pick(
-                pick(self.held[slots[row], positions[row]], how, self.vocab_size),
-                not self.not_finite(slots[row], positions[row]),
-            )
+            self._pick(slots[row], positions[row], how)
             for row, how in zip(out_rows, sampling, strict=True)
         ]
+
+    def _pick(self, slot: int, position: int, how: native.Sampling) -> native.Pick:
+        state, scored = self.held[slot, position], how.scored
+        token, score = pick(state, how, self.vocab_size), None
+        if scored is not None:
+            which = token if scored.token is None else scored.token
+            score = logprob(state, which, scored.n_top)
+        return native.Pick(token, not self.not_finite(slot, position), score)
 
     def _check(
         self,

@@ -3,13 +3,20 @@
 import asyncio
 from dataclasses import dataclass
 
-from fake_program import FakeProgram, expected_reply, play, running
+from any_request import requests
+from fake_program import (
+    FakeProgram,
+    expected_prompt_logprobs,
+    expected_scored,
+    play,
+    running,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caldrix.engine.engine import Engine
 from caldrix.engine.scheduler import Admission
-from caldrix.engine.sequence import FinishReason, Request, SamplingParams
+from caldrix.engine.sequence import FinishReason, Request
 
 CONTEXT, VOCAB = 40, 30
 
@@ -24,17 +31,7 @@ class Client:
 
 clients = st.builds(
     Client,
-    request=st.builds(
-        Request,
-        prompt_ids=st.lists(st.integers(0, 1), min_size=1, max_size=CONTEXT - 1).map(tuple),
-        sampling=st.builds(
-            SamplingParams,
-            temperature=st.sampled_from([0.0, 0.7]),
-            repetition_penalty=st.sampled_from([1.0, 1.3]),
-        ),
-        max_tokens=st.one_of(st.none(), st.integers(1, 12)),
-        stop_token_ids=st.sets(st.integers(0, VOCAB - 1), max_size=2).map(frozenset),
-    ),
+    request=requests(CONTEXT, VOCAB),
     n_turns_before=st.integers(0, 60),
     n_turns_between=st.integers(0, 5),
     cancel_after=st.one_of(st.none(), st.none(), st.integers(0, 12)),
@@ -58,12 +55,17 @@ async def ask(engine: Engine, client: Client) -> None:
         if len(tokens) == client.cancel_after:
             generation.cancel()
         await turns(client.n_turns_between)
-    reply, reason = expected_reply(client.request, CONTEXT, VOCAB, generation.seed)
+    reply, reason, scores = expected_scored(client.request, CONTEXT, VOCAB, generation.seed)
+    assert generation.logprobs == scores[: len(generation.logprobs)]
+    prompt_scores = expected_prompt_logprobs(client.request)
+    assert generation.prompt_logprobs == prompt_scores[: len(generation.prompt_logprobs)]
     if generation.finish_reason is FinishReason.CANCELLED:
         assert client.cancel_after is not None
         assert tokens == reply[: len(tokens)]
     else:
         assert (tokens, generation.finish_reason) == (reply, reason)
+        assert generation.logprobs == scores
+        assert generation.prompt_logprobs == prompt_scores
 
 
 @settings(max_examples=40)

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fake_program import FakeProgram, Gate, expected_reply, play, running
 
+from caldrix.engine.engine import Engine
 from caldrix.engine.generate import Result, TextStream, stream_text
 from caldrix.engine.sequence import FinishReason, Request
 from caldrix.errors import BusyError, EngineError
@@ -128,6 +130,81 @@ def test_a_stop_string_may_end_with_the_cut_character() -> None:
             _, result = await read(stream_text(engine, letters, REQUEST, [TEXT[-2] + "\ufffd"]))
             assert result.text == TEXT[:-2]
             assert result.finish_reason is FinishReason.STOP
+
+    play(test)
+
+
+SCORED = Request((0, 3), max_tokens=12, n_logprobs=2)  # its reply repeats no token
+SCORED_IDS = expected_reply(SCORED, context=64, vocab_size=VOCAB, seed=0)[0]
+
+
+async def scored_pieces(
+    engine: Engine, letters: Letters, stops: list[str]
+) -> tuple[list[tuple[str, list[int]]], Result]:
+    async with stream_text(engine, letters, SCORED, stops) as stream:
+        pieces = [piece async for piece in stream.pieces()]
+        assert "".join(piece.text for piece in pieces) == stream.result.text
+        tokens = [token for piece in pieces for token in piece.tokens]
+        assert tokens == stream.generation.logprobs[: len(tokens)]
+        assert all(len(token.top) == 2 for token in tokens)
+        shown = [(p.text, [SCORED_IDS.index(token.token_id) for token in p.tokens]) for p in pieces]
+        return shown, stream.result
+
+
+def test_log_probabilities_ride_with_their_text() -> None:
+    ids, text = SCORED_IDS, "".join(chr(65 + token_id) for token_id in SCORED_IDS)
+    each = [(letter, [i]) for i, letter in enumerate(text)]
+    assert len(set(ids)) == 12
+    # stop strings, the tokens' bytes, and what comes
+    accent = {ids[3]: b"\xc3", ids[4]: b"\xa9"}
+    cases: list[tuple[list[str], dict[int, bytes], list[tuple[str, list[int]]]]] = [
+        ([], {}, each),
+        ([], accent, [*each[:3], ("é", [3, 4]), *each[5:]]),
+        ([], {ids[-1]: b"\xe2"}, [*each[:-1], ("\ufffd", [11])]),
+        # held back, then shown as it is; its first part alone; at the end
+        ([text[2:4] + "?"], {}, [*each[:2], (text[2:5], [2, 3, 4]), *each[5:]]),
+        (
+            [text[2:4] + "?", text[3:5] + "?"],
+            {},
+            [*each[:2], (text[2], [2]), (text[3:6], [3, 4, 5]), *each[6:]],
+        ),
+        ([text[-2:] + "?"], {}, [*each[:-2], (text[-2:], [10, 11])]),
+        # a stop string leaves its own tokens behind, but not one that it shares with the text
+        ([text[5:7]], {}, each[:5]),
+        (["?" + text[6]], {ids[5]: b"ab?"}, [*each[:5], ("ab", []), ("", [5])]),
+        ([text[0]], {}, []),
+    ]  # fmt: skip
+
+    async def test() -> None:
+        async with running(FakeProgram(VOCAB)) as engine:
+            for stops, parts, expected in cases:
+                shown, result = await scored_pieces(engine, Letters(parts), stops)
+                assert shown == expected, (stops, parts)
+                assert "".join(text for text, _ in shown) == result.text
+
+    play(test)
+
+
+def test_tokens_without_text_come_last_and_without_scores_pieces_are_text() -> None:
+    async def test() -> None:
+        async with running(FakeProgram(VOCAB)) as engine:
+            shown, _ = await scored_pieces(engine, Letters(special=SCORED_IDS[-1]), [])
+            assert shown[-2:] == [(chr(65 + SCORED_IDS[-2]), [10]), ("", [11])]
+            shown, _ = await scored_pieces(engine, Letters(special=SCORED_IDS[0]), [])
+            assert shown[0] == (chr(65 + SCORED_IDS[1]), [0, 1])
+            stream = stream_text(engine, Letters(), REQUEST)
+            assert [(p.text, p.tokens) async for p in stream.pieces()] == [(c, []) for c in TEXT]
+
+    play(test)
+
+
+def test_a_reader_of_scored_pieces_that_leaves_cancels_the_reply() -> None:
+    async def test() -> None:
+        async with running(FakeProgram(VOCAB)) as engine:
+            async with stream_text(engine, Letters(), replace(SCORED, max_tokens=None)) as stream:
+                async for _ in stream.pieces():
+                    break
+            assert stream.result.finish_reason is FinishReason.CANCELLED
 
     play(test)
 

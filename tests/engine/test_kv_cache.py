@@ -69,3 +69,9 @@ def test_the_longest_unused_is_by_release_not_by_number() -> None:
     kv.acquire((8, 8))  # slot 0, the first released
     kv.release(0, [8, 8])
     assert kv.acquire((9, 9)).slot == 1
+
+
+def test_without_reuse_an_empty_slot_or_the_longest_unused_is_taken() -> None:
+    kv = kept([[1, 2, 3], [], [1]])
+    assert kv.acquire((1, 2, 3, 4), may_reuse=False) == Placement(1, 0)
+    assert kv.acquire((1, 2, 3, 4), may_reuse=False) == Placement(0, 0)

@@ -119,6 +119,61 @@ def test_one_place_of_the_step_is_no_chunk_of_nothing() -> None:
     assert driver.step() == [(1, 1), (1, 0)]
 
 
+def test_a_prompt_with_scores_gives_one_for_each_row() -> None:
+    driver = Driver()
+    scored = sequence_of(11, echo_logprobs=True, n_logprobs=2)
+    driver.add(scored, sequence_of(3, first=1))
+    assert driver.step() == [(4, 4), (2, 0)]
+    assert driver.step() == [(1, 1), (3, 3)]
+    assert driver.step() == [(1, 1), (3, 3)]
+    assert (len(scored.prompt_logprobs), scored.n_completion) == (11, 0)
+    assert driver.step() == [(1, 1), (1, 1)]
+    assert (len(scored.prompt_logprobs), scored.n_completion) == (11, 1)
+
+
+def test_a_prompt_with_scores_gets_its_turn_among_replies() -> None:
+    driver = Driver(n_slots=3, max_out=1)
+    driver.add(sequence_of(1), sequence_of(1, first=1), sequence_of(3, 2, echo_logprobs=True))
+    for _ in range(20):
+        driver.step()
+    assert [s.n_completion > 3 for s in driver.scheduler.sequences] == [True] * 3
+
+
+def test_scoring_alone_ends_without_a_token() -> None:
+    for n_prompt in (1, 2, 9):
+        driver = Driver()
+        scored = sequence_of(n_prompt, echo_logprobs=True, max_tokens=0)
+        driver.add(scored)
+        while not scored.is_finished:
+            driver.step()
+        assert scored.finish_reason is FinishReason.LENGTH
+        assert (len(scored.prompt_logprobs), scored.n_completion) == (n_prompt, 0)
+        assert driver.scheduler.n_running == 0
+
+
+def test_scores_of_a_prompt_that_are_not_finite_end_it() -> None:
+    driver = Driver()
+    scored = sequence_of(9, echo_logprobs=True)
+    driver.program.not_finite = lambda slot, position: position == 2
+    driver.add(scored)
+    driver.step()
+    assert scored.finish_reason is FinishReason.ERROR
+    assert "no valid scores for a token of the prompt" in scored.error
+
+
+@pytest.mark.parametrize("fields", [{"use_cache": False}, {"echo_logprobs": True}])
+def test_a_prompt_may_be_computed_whole_beside_what_is_kept(fields: dict[str, bool]) -> None:
+    driver = Driver(n_slots=1)
+    driver.add(sequence_of(10, max_tokens=1))
+    driver.step()
+    whole, after = sequence_of(10, max_tokens=1, **fields), sequence_of(10)
+    driver.add(whole, after)
+    while not whole.is_finished:
+        driver.step()
+    driver.step()
+    assert (whole.n_cached, after.n_cached) == (0, 9)
+
+
 def test_fill_admits_into_every_free_slot_and_one_admits_one_a_step() -> None:
     for admission, expected in [(Admission.FILL, [2, 2]), (Admission.ONE, [1, 2])]:
         driver = Driver(admission)

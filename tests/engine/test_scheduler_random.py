@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from fake_program import SPOILT, FakeProgram, expected_reply
+from any_request import requests
+from fake_program import SPOILT, FakeProgram, expected_prompt_logprobs, expected_scored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,6 @@ from caldrix.engine.scheduler import Admission, Limits, Scheduler
 from caldrix.engine.sequence import (
     FinishReason,
     Request,
-    SamplingParams,
     Sequence,
     new_sequence,
 )
@@ -18,21 +18,6 @@ from caldrix.engine.worker import rows_of
 from caldrix.errors import BusyError
 
 CONTEXT, VOCAB = 40, 30
-
-samplings = st.builds(
-    SamplingParams,
-    temperature=st.sampled_from([0.0, 0.7]),
-    repetition_penalty=st.sampled_from([1.0, 1.3]),
-    seed=st.one_of(st.none(), st.integers(-5, 5)),
-)
-# Few tokens, so that prompts share prefixes with each other and with earlier replies.
-requests = st.builds(
-    Request,
-    prompt_ids=st.lists(st.integers(0, 1), min_size=1, max_size=CONTEXT - 1).map(tuple),
-    sampling=samplings,
-    max_tokens=st.one_of(st.none(), st.integers(1, 12)),
-    stop_token_ids=st.sets(st.integers(0, VOCAB - 1), max_size=3).map(frozenset),
-)
 
 
 @dataclass
@@ -54,7 +39,7 @@ class Scenario:
 arrivals = st.builds(
     Arrival,
     at_step=st.integers(0, 25),
-    request=requests,
+    request=requests(CONTEXT, VOCAB),
     cancel_at=st.one_of(st.none(), st.none(), st.integers(0, 80)),
     continues=st.one_of(st.none(), st.integers(0, 7)),
 )
@@ -150,15 +135,20 @@ def test_every_reply_is_the_one_its_request_gets_alone(scenario: Scenario) -> No
     for sequence in run.sequences:
         start = sequence.n_prompt
         visible = sequence.token_ids[start : start + sequence.n_visible]
-        reply, reason = expected_reply(sequence.request, CONTEXT, VOCAB, sequence.seed)
+        request = sequence.request
+        reply, reason, scores = expected_scored(request, CONTEXT, VOCAB, sequence.seed)
+        prompt_scores = expected_prompt_logprobs(request)
         if id(sequence) in run.failed:
             assert sequence.finish_reason is FinishReason.ERROR
         if sequence.finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED):
             assert visible == reply[: len(visible)]
         else:
             assert (visible, sequence.finish_reason) == (reply, reason)
+            assert (sequence.logprobs, sequence.prompt_logprobs) == (scores, prompt_scores)
             assert sequence.n_completion == len(reply) + (reason is FinishReason.STOP)
         assert len(sequence.timings.token_times) == sequence.n_completion
         assert sequence.n_cached < sequence.n_prompt
+        if request.echo_logprobs or not request.use_cache:
+            assert sequence.n_cached == 0
     assert run.scheduler._kv.n_free == scenario.limits.n_slots
     assert run.scheduler.sequences == []

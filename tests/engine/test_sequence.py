@@ -80,6 +80,65 @@ def test_max_tokens_is_a_positive_integer(value: Any) -> None:
     assert str(caught.value) == f"max_tokens must be an integer >= 1 (got {value!r})"
 
 
+REQUESTS_REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"min_tokens": -1}, "min_tokens must be an integer >= 0 (got -1)"),
+    ({"min_tokens": True}, "min_tokens must be an integer >= 0 (got True)"),
+    ({"n_logprobs": 21}, "n_logprobs must be an integer from 0 to 20 (got 21)"),
+    ({"n_logprobs": -1}, "n_logprobs must be an integer from 0 to 20 (got -1)"),
+    ({"n_logprobs": 1.0}, "n_logprobs must be an integer from 0 to 20 (got 1.0)"),
+    ({"presence_penalty": 2.5}, "presence_penalty must be a number from -2 to 2 (got 2.5)"),
+    ({"frequency_penalty": math.nan}, "frequency_penalty must be a number from -2 to 2 (got nan)"),
+    ({"logit_bias": {1: 101}}, "logit_bias must be made of numbers from -100 to 100 (got 101)"),
+    ({"logit_bias": {1: "1"}}, "logit_bias must be made of numbers from -100 to 100 (got '1')"),
+    (
+        {"logit_bias": dict.fromkeys(range(1025), 0)},
+        "logit_bias must be of at most 1024 tokens (got 1025)",
+    ),
+    (
+        {"max_tokens": -1, "echo_logprobs": True},
+        "max_tokens must be an integer >= 0 (got -1)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), REQUESTS_REFUSED)
+def test_a_request_out_of_range_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        Request((1,), **fields)
+    assert str(caught.value) == message
+
+
+def test_the_ends_of_each_range_are_taken() -> None:
+    Request((1,), n_logprobs=0, presence_penalty=-2, frequency_penalty=2, min_tokens=10**9)
+    Request((1,), n_logprobs=20, logit_bias={i: 100 - 200 * (i % 2) for i in range(1024)})
+    Request((1,), max_tokens=0, echo_logprobs=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"logit_bias": {50: 1}}, "logit_bias holds token 50: the vocabulary has tokens 0 to 49"),
+        ({"logit_bias": {-1: 1}}, "logit_bias holds token -1: the vocabulary has tokens 0 to 49"),
+        (
+            {"min_tokens": 3, "stop_token_ids": frozenset(range(50))},
+            "min_tokens 3: every token ends the reply",
+        ),
+    ],
+)
+def test_what_the_vocabulary_cannot_give_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        check_request(Request((1,), **fields), context=256, vocab_size=50)
+    assert str(caught.value) == message
+
+
+def test_choices_have_seeds_of_their_own() -> None:
+    assert SamplingParams(seed=5).of_choice(0).seed == 5
+    assert SamplingParams(seed=5, top_k=3).of_choice(2) == SamplingParams(seed=7, top_k=3)
+    assert SamplingParams(seed=2**63 - 1).of_choice(1).seed == -(2**63)
+    assert SamplingParams(seed=-1).of_choice(1).seed == 0
+    assert SamplingParams().of_choice(3).seed is None
+
+
 @pytest.mark.parametrize(
     ("prompt_ids", "message"),
     [
@@ -118,6 +177,18 @@ def test_a_stop_token_is_counted_and_not_visible_also_as_the_last_token() -> Non
     assert (sequence.n_visible, sequence.n_completion) == (1, 2)
     assert sequence.finish_reason is FinishReason.STOP
     assert sequence.timings.total_s == 2.5
+
+
+def test_ignored_ends_of_the_text_are_tokens_and_stop_tokens_still_stop() -> None:
+    ends = {"stop_token_ids": frozenset({8}), "eos_token_ids": frozenset({9})}
+    sequence = sequence_of(Request((1,), **ends, ignore_eos=True))
+    sequence.append(9, 1.0)
+    assert (sequence.n_visible, sequence.finish_reason) == (1, None)
+    sequence.append(8, 1.0)
+    assert sequence.finish_reason is FinishReason.STOP
+    sequence = sequence_of(Request((1,), **ends))
+    sequence.append(9, 1.0)
+    assert (sequence.n_visible, sequence.finish_reason) == (0, FinishReason.STOP)
 
 
 def test_every_visible_change_is_told() -> None:

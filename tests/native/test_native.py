@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import reference
 import tiny_plan
 from tiny_plan import BF16, CONTEXT, MAX_OUT, MAX_ROWS, SLOTS, VOCAB, TinyPlan
 
@@ -124,8 +125,67 @@ def test_logits_that_are_not_finite_give_no_token() -> None:
     plan = TinyPlan()
     last_norm = plan.records[-2][1]["weight"]["offset"]
     plan.weights[last_norm : last_norm + 4] = np.float32(np.nan).tobytes()
-    (pick,) = Runner(plan).model.step([1], [0], [0], [0], [native.Sampling()])
+    scored = native.Sampling(scored=native.Scored(3))
+    (pick,) = Runner(plan).model.step([1], [0], [0], [0], [scored])
     assert not pick.finite
+    assert pick.logprob == native.TokenLogprob(2**32 - 1, 0.0, [])
+
+
+def adjusted(**fields: Any) -> native.Sampling:
+    return native.Sampling(adjust=native.Adjust(**fields))
+
+
+def test_adjustments_are_of_their_own_rows(runner: Runner) -> None:
+    rows = ([1, 2, 3, 4], [0, 1, 2, 3], [0] * 4, range(4))
+    plain = [pick.token for pick in runner.model.step(*rows, [native.Sampling()] * 4)]
+    logits = runner.logits[:4].copy()
+    bias = np.array([(plain[1], -100.0), (7, 50.0)], native.BIAS)
+    repeated = np.array([plain[2]] * 3, np.uint32)
+    sampling = [
+        native.Sampling(),
+        adjusted(bias=bias),
+        adjusted(generated=repeated, presence_penalty=1.0, frequency_penalty=2.0),
+        adjusted(forbidden=[plain[3], VOCAB, -1, 10**9]),
+    ]
+    picks = [pick.token for pick in runner.model.step(*rows, sampling)]
+    logits[2, plain[2]] -= 7
+    logits[3, plain[3]] = -np.inf
+    assert picks == [plain[0], 7, int(logits[2].argmax()), int(logits[3].argmax())]
+
+
+def test_log_probabilities_are_of_the_raw_logits_whatever_the_sampling(runner: Runner) -> None:
+    rows = ([1, 2, 3, 4], [0, 1, 2, 3], [0] * 4, range(4))
+    bias = native.Adjust(bias=np.array([(9, 100.0)], native.BIAS), forbidden=[3])
+    sampling = [
+        native.Sampling(temperature=2.0, top_k=2, adjust=bias, scored=native.Scored(20)),
+        native.Sampling(),
+        native.Sampling(scored=native.Scored(0)),
+        native.Sampling(scored=native.Scored(3, token=50)),
+    ]
+    picks = runner.model.step(*rows, sampling)
+    logits = runner.logits[:4]
+    expected = reference.log_softmax(logits)
+    assert picks[1].logprob is None
+    for row, n_top in [(0, 20), (2, 0), (3, 3)]:
+        found = picks[row].logprob
+        assert found is not None
+        assert found.token_id == (50 if row == 3 else picks[row].token)
+        assert found.logprob == pytest.approx(expected[row, found.token_id], abs=1e-6)
+        top = reference.top_tokens(logits[row], n_top)
+        assert [token for token, _ in found.top] == top
+        assert [p for _, p in found.top] == pytest.approx(expected[row, top].tolist(), abs=1e-6)
+    assert picks[0].token == 9
+    assert runner.model.step(*rows, [native.Sampling()] * 4)[0].logprob is None
+
+
+def test_the_bits_of_a_log_probability_do_not_depend_on_company(runner: Runner) -> None:
+    scored = [native.Sampling(scored=native.Scored(5))]
+    (alone,) = runner.model.step(PROMPT, range(len(PROMPT)), [0] * len(PROMPT), [16], scored)
+    for n_threads in (1, 3):
+        other = Runner(TinyPlan(), None, n_threads)
+        beside = [*PROMPT, 9, 9, 9], [*range(len(PROMPT)), 0, 1, 2], [1] * len(PROMPT) + [2] * 3
+        picks = other.model.step(*beside, [3, 16, 19], scored * 3)
+        assert picks[1] == alone
 
 
 # --- refusals
@@ -152,6 +212,14 @@ def test_logits_that_are_not_finite_give_no_token() -> None:
         ({"sampling": [native.Sampling(min_p=1.5)]}, "min_p"),
         ({"sampling": [native.Sampling(repetition_penalty=0)]}, "repetition_penalty"),
         ({"sampling": [native.Sampling(recent=[VOCAB])]}, "recent token 96"),
+        ({"sampling": [adjusted(bias=np.array([(VOCAB, 1)], native.BIAS))]}, "bias token 96"),
+        ({"sampling": [adjusted(bias=np.array([(1, np.nan)], native.BIAS))]}, "bias nan"),
+        ({"sampling": [adjusted(generated=np.array([VOCAB], np.uint32))]}, "generated token 96"),
+        ({"sampling": [adjusted(presence_penalty=float("inf"))]}, "penalties inf and 0"),
+        ({"sampling": [adjusted(frequency_penalty=float("nan"))]}, "penalties 0.0* and nan"),
+        ({"sampling": [adjusted(forbidden=range(VOCAB))]}, "a mask that allows no token"),
+        ({"sampling": [native.Sampling(scored=native.Scored(21))]}, "21 most likely tokens"),
+        ({"sampling": [native.Sampling(scored=native.Scored(1, VOCAB))]}, "scored token 96"),
     ],
 )
 def test_a_step_that_does_not_check_is_refused(

@@ -13,6 +13,37 @@ OK, NOT_FINITE = 0, 1
 INFINITY = float("inf")
 
 
+U32_POINTER = ctypes.POINTER(ctypes.c_uint32)
+PICKED, MAX_TOP = 2**32 - 1, 20
+
+
+class Bias(ctypes.Structure):
+    _fields_ = (("token", ctypes.c_uint32), ("value", ctypes.c_float))
+
+
+class Adjust(ctypes.Structure):
+    _fields_ = (
+        ("presence_penalty", ctypes.c_float),
+        ("frequency_penalty", ctypes.c_float),
+        ("n_bias", ctypes.c_uint32),
+        ("n_generated", ctypes.c_uint32),
+        ("bias", ctypes.POINTER(Bias)),
+        ("generated", U32_POINTER),
+        ("allowed", U32_POINTER),
+    )
+
+
+class Logprobs(ctypes.Structure):
+    _fields_ = (
+        ("wanted", ctypes.c_uint32),
+        ("n_top", ctypes.c_uint32),
+        ("token", ctypes.c_uint32),
+        ("logprob", ctypes.c_float),
+        ("top_tokens", ctypes.c_uint32 * MAX_TOP),
+        ("top_logprobs", ctypes.c_float * MAX_TOP),
+    )
+
+
 class Sampling(ctypes.Structure):
     _fields_ = (
         ("temperature", ctypes.c_float),
@@ -23,7 +54,8 @@ class Sampling(ctypes.Structure):
         ("n_recent", ctypes.c_uint32),
         ("seed", ctypes.c_uint64),
         ("draw", ctypes.c_uint64),
-        ("recent", ctypes.POINTER(ctypes.c_uint32)),
+        ("recent", U32_POINTER),
+        ("adjust", ctypes.POINTER(Adjust)),
     )
 
 
@@ -48,10 +80,12 @@ class Sampler:
         recent: Sequence[int] = (),
         seed: int = 0,
         draw: int = 0,
+        **adjustments: Any,
     ) -> int:
         recent_ids = (ctypes.c_uint32 * len(recent))(*recent)
         numbers = (temperature, top_p, min_p, repetition_penalty, top_k, len(recent), seed, draw)
-        sampling = Sampling(*numbers, recent_ids)
+        adjust = adjust_of(len(self.logits), **adjustments) if adjustments else None
+        sampling = Sampling(*numbers, recent_ids, ctypes.pointer(adjust) if adjust else None)
         before = self.logits.copy()
         status: int = self.library.cx_sample(
             self.logits.ctypes.data_as(ctypes.c_void_p),
@@ -70,6 +104,38 @@ class Sampler:
 
     def picks(self, n: int = 200, **settings: Any) -> set[int]:
         return {self.pick(draw=draw, **settings) for draw in range(n)}
+
+    def score(self, token: int, n_top: int, picked: int = 0) -> Logprobs:
+        scored = Logprobs(1, n_top, token)
+        self.library.cx_score(
+            self.logits.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_uint32(len(self.logits)),
+            ctypes.c_uint32(picked),
+            self.scratch.ctypes.data_as(ctypes.c_void_p),
+            ctypes.byref(scored),
+        )
+        assert (self.scratch[self.n_scratch :] == 0xA5).all()
+        return scored
+
+
+def adjust_of(
+    vocab: int,
+    *,
+    bias: Sequence[tuple[int, float]] = (),
+    generated: Sequence[int] = (),
+    forbidden: Sequence[int] | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+) -> Adjust:
+    adjust = Adjust(presence_penalty, frequency_penalty, len(bias), len(generated))
+    adjust.bias = (Bias * len(bias))(*(Bias(*entry) for entry in bias))
+    adjust.generated = (ctypes.c_uint32 * len(generated))(*generated)
+    if forbidden is not None:
+        words = [2**32 - 1] * (-(-vocab // 32))
+        for token in forbidden:
+            words[token // 32] &= ~(1 << token % 32)
+        adjust.allowed = (ctypes.c_uint32 * len(words))(*words)
+    return adjust
 
 
 def random_logits(rng: np.random.Generator, n: int, spread: float) -> NDArray[np.float32]:
@@ -115,6 +181,106 @@ def test_a_logit_that_is_not_finite_is_reported(library: ctypes.CDLL, bad: float
     for settings in [{"temperature": 0}, {"top_k": 2}, {"repetition_penalty": 2, "recent": [at]}]:
         assert sampler.status(**settings) == NOT_FINITE
         assert sampler.picked.value == 0
+
+
+def test_bias_comes_first_and_every_entry_counts(library: ctypes.CDLL) -> None:
+    sampler = Sampler(library, [3.0, 2.0, -1.0])
+    assert sampler.pick(temperature=0, bias=[(1, 1.5)]) == 1
+    assert sampler.pick(temperature=0, bias=[(2, 2.5), (2, 2.5), (9, 100)]) == 2
+    # the penalty sees what the bias left: 3 - 4 is negative, so it is multiplied
+    both = {"bias": [(0, -4.0), (1, -2.5)], "repetition_penalty": 0.1, "recent": [0, 2]}
+    assert sampler.pick(temperature=0, **both) == 0
+
+
+def test_presence_counts_once_and_frequency_each_time(library: ctypes.CDLL) -> None:
+    sampler = Sampler(library, [3.0, 2.4, 1.0])
+    assert sampler.pick(temperature=0, generated=[0, 0, 0, 7], presence_penalty=0.5) == 0
+    assert sampler.pick(temperature=0, generated=[0, 0, 0], presence_penalty=0.7) == 1
+    assert sampler.pick(temperature=0, generated=[0, 1, 0, 0], frequency_penalty=0.25) == 0
+    assert sampler.pick(temperature=0, generated=[0, 1, 0, 0], frequency_penalty=0.35) == 1
+    assert sampler.pick(temperature=0, generated=[2, 2], frequency_penalty=-1.1) == 2
+
+
+def test_the_penalties_follow_one_another(library: ctypes.CDLL) -> None:
+    # 3 - 2 = 1, halved: below 0.6; without the first step it would stay above
+    sampler = Sampler(library, [3.0, 0.6])
+    settings = {"temperature": 0, "repetition_penalty": 2.0, "recent": [0, 0]}
+    assert sampler.pick(**settings) == 0
+    assert sampler.pick(**settings, generated=[0], presence_penalty=2.0) == 1
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7, 3e38])
+def test_a_token_that_the_mask_forbids_is_never_picked(
+    library: ctypes.CDLL, temperature: float
+) -> None:
+    logits = np.full(130, -3e38, np.float32)
+    logits[[3, 64, 129]] = 9.0
+    sampler = Sampler(library, logits)
+    only = [t for t in range(130) if t not in (64, 100)]
+    for cuts in [{}, {"top_k": 70}, {"top_p": 0.9}, {"min_p": 0.5}, {"bias": [(3, 100.0)]}]:
+        picks = sampler.picks(temperature=temperature, forbidden=only, **cuts)
+        assert picks <= {64, 100}, cuts
+        assert 64 in picks
+    assert sampler.pick(temperature=temperature, forbidden=range(1, 130)) == 0
+
+
+@pytest.mark.parametrize("bad", [INFINITY, -INFINITY, float("nan")])
+def test_no_adjustment_hides_a_logit_that_is_not_finite(library: ctypes.CDLL, bad: float) -> None:
+    sampler = Sampler(library, [0.0, bad, 1.0])
+    for adjustments in [
+        {"bias": [(1, 5.0)]},
+        {"generated": [1, 1], "presence_penalty": 1},
+        {"forbidden": [1]},
+    ]:
+        assert sampler.status(temperature=0, **adjustments) == NOT_FINITE
+
+
+def test_no_adjustment_leaves_f32(library: ctypes.CDLL) -> None:
+    sampler = Sampler(library, [3.4e38, -3.4e38, 5.0])
+    far = {"bias": [(0, 3e38), (1, -3e38)], "generated": [0, 1], "frequency_penalty": -3e38}
+    assert sampler.pick(temperature=0, **far) == 0
+    assert sampler.status(temperature=1, **far) == OK
+
+
+@pytest.mark.parametrize("n", [1, 2, 19, 20, 21, 64, 65, 1000, 50_000])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])
+def test_scores_equal_the_reference(library: ctypes.CDLL, n: int, spread: float) -> None:
+    rng = np.random.default_rng([n, int(spread)])
+    logits = random_logits(rng, n, spread)
+    if spread == 1.0:  # many equals
+        logits = np.round(logits * 3) / np.float32(3)
+    expected = reference.log_softmax(logits)
+    sampler = Sampler(library, logits)
+    for n_top in (0, 1, 5, 20):
+        token = int(rng.integers(n))
+        scored = sampler.score(token, n_top)
+        assert scored.token == token
+        assert scored.logprob == pytest.approx(expected[token], rel=2e-7, abs=1e-6)
+        top = scored.top_tokens[: scored.n_top]
+        assert top == reference.top_tokens(logits, n_top)
+        assert scored.top_logprobs[: scored.n_top] == pytest.approx(
+            expected[top].tolist(), rel=2e-7, abs=1e-6
+        )
+        assert list(scored.top_logprobs[: scored.n_top]) == sorted(
+            scored.top_logprobs[: scored.n_top], reverse=True
+        )
+
+
+def test_the_picked_token_is_scored_when_asked_for(library: ctypes.CDLL) -> None:
+    scored = Sampler(library, [0.0, 1.0]).score(PICKED, 0, picked=1)
+    assert (scored.token, scored.n_top) == (1, 0)
+    assert scored.logprob == pytest.approx(-0.3132617)
+
+
+def test_scores_are_finite_at_the_ends_of_f32(library: ctypes.CDLL) -> None:
+    scored = Sampler(library, [3.4e38, -3.4e38, 0.0]).score(1, 3)
+    assert np.isfinite([scored.logprob, *scored.top_logprobs[:3]]).all()
+    assert scored.top_logprobs[0] == 0.0
+    assert scored.top_tokens[:3] == [0, 2, 1]
+
+
+def test_minus_zero_ties_with_zero_in_the_scores(library: ctypes.CDLL) -> None:
+    assert Sampler(library, [-0.0, 0.0, -0.0]).score(0, 2).top_tokens[:2] == [0, 1]
 
 
 def test_top_k_breaks_ties_by_lowest_id_and_is_off_at_the_vocabulary(library: ctypes.CDLL) -> None:
@@ -207,6 +373,18 @@ def random_settings(rng: np.random.Generator, n: int) -> dict[str, Any]:
         "min_p": float(np.float32(maybe(rng.choice([0.001, 0.05, 0.7]), 0.0))),
         "repetition_penalty": float(np.float32(maybe(rng.choice([0.7, 1.1, 3]), 1.0))),
         "recent": rng.integers(0, n, rng.integers(0, 65)).tolist(),
+    } | (random_adjustments(rng, n) if rng.random() < 0.5 else {})
+
+
+def random_adjustments(rng: np.random.Generator, n: int) -> dict[str, Any]:
+    biased = rng.integers(0, n, rng.integers(0, 9)).tolist()
+    forbidden = rng.integers(0, n, rng.integers(0, 9)).tolist()
+    return {
+        "bias": [(token, float(np.float32(rng.uniform(-5, 5)))) for token in biased],
+        "generated": rng.integers(0, min(n, 20), rng.integers(0, 30)).tolist(),
+        "presence_penalty": float(np.float32(rng.choice([0, 0.5, -2]))),
+        "frequency_penalty": float(np.float32(rng.choice([0, 0.25, -1]))),
+        "forbidden": [token for token in forbidden if token != 0],
     }
 
 
