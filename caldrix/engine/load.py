@@ -84,14 +84,14 @@ class _Parts:
     source: Source
     rope_divisors: npt.NDArray[np.float32] | None
     eos_token_ids: frozenset[int]
-    text: Callable[[], tuple[Tokenizer, ChatTemplate | None]]
+    text: Callable[[Status], tuple[Tokenizer, ChatTemplate | None]]
 
 
 def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
     """Opens, checks and compiles `path`. Raises RefusedError, NotFoundError or TooLargeError."""
     started = time.monotonic()
     parts = _open(path)
-    tokenizer, chat_template = parts.text()
+    tokenizer, chat_template = parts.text(status)
     _check_vocabulary(tokenizer, parts.config, parts.source.where)
     program = _compile(parts, options)
     eos = parts.eos_token_ids
@@ -155,7 +155,7 @@ def _open_directory(path: Path) -> _Parts:
     checkpoint = open_safetensors(path)
     _refuse_quantization(values, where)
 
-    def text() -> tuple[Tokenizer, ChatTemplate | None]:
+    def text(status: Status) -> tuple[Tokenizer, ChatTemplate | None]:
         return load_tokenizer(path, config.vocab_size), load_chat_template(path)
 
     return _Parts(
@@ -192,10 +192,10 @@ def _open_gguf(path: Path) -> _Parts:
     shapes = {name: tensor.shape for name, tensor in gguf.checkpoint.tensors.items()}
     config = family.config_from_gguf(gguf.metadata, shapes, where)
 
-    def text() -> tuple[Tokenizer, ChatTemplate | None]:
+    def text(status: Status) -> tuple[Tokenizer, ChatTemplate | None]:
         _check_lists(gguf, config, where)
-        tokenizer = tokenizer_from_gguf(gguf.metadata, where)
-        return tokenizer, chat_template_from_gguf(gguf.metadata, tokenizer, where)
+        tokenizer = tokenizer_from_gguf(gguf.metadata, where, status)
+        return tokenizer, chat_template_from_gguf(gguf.metadata, where)
 
     f = Fields(gguf.metadata, where, "tokenizer.ggml.")
     eos = frozenset[int]().union(*(f.token_ids(n) for n in ("eos_token_id", "eot_token_id")))

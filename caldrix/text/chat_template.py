@@ -13,6 +13,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,7 @@ class ChatTemplate:
         except (RecursionError, MemoryError) as error:
             reason = "nested too deep" if isinstance(error, RecursionError) else "out of memory"
             raise RefusedError(f"chat template: {reason}") from None
-        except Exception as error:
+        except Exception as error:  # a template is a program: it may raise anything
             reason = _one_line(typed.show(str(error))) or type(error).__name__
             raise RefusedError(f"chat template: {_place(error)}{reason}") from None
 
@@ -187,7 +188,7 @@ def load_chat_template(directory: Path) -> ChatTemplate | None:
 
 
 def chat_template_from_gguf(
-    metadata: Mapping[str, object], tokenizer: "Tokenizer", where: str = "gguf"
+    metadata: Mapping[str, object], where: str = "gguf"
 ) -> ChatTemplate | None:
     """The chat template in a GGUF file's metadata; None where there is none."""
     sources, special_tokens = template_source.of_gguf(metadata, where)
@@ -219,16 +220,8 @@ def _compile(source: str, place: str) -> "jinja2.Template":
         raise RefusedError(f"{place}: cannot be compiled: {reason}") from None
 
 
-_cached_environment: list["jinja2.Environment"] = []
-
-
+@cache
 def _environment() -> "jinja2.Environment":
-    if not _cached_environment:
-        _cached_environment.append(_new_environment())
-    return _cached_environment[0]
-
-
-def _new_environment() -> "jinja2.Environment":
     """The environment that templates written for transformers expect."""
     from jinja2 import nodes, sandbox
     from jinja2.ext import LoopControlExtension

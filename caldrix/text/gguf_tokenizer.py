@@ -10,11 +10,11 @@ Three kinds: "gpt2" is byte-level BPE, "llama" SentencePiece BPE (merges follow 
 import base64
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from caldrix import log
 from caldrix.errors import RefusedError, printable
-from caldrix.log import status
 from caldrix.text import charsmap, tokenizer_limits
 from caldrix.text.tokenizer import AddedToken, Tokenizer, TokenizerParts, build_tokenizer
 
@@ -78,9 +78,12 @@ PRE_TYPES: dict[str, _PreType] = {
 class _Metadata:
     """The tokenizer.ggml keys, each checked when it is read."""
 
-    def __init__(self, values: Mapping[str, object], where: str) -> None:
+    def __init__(
+        self, values: Mapping[str, object], where: str, status: Callable[[str], None]
+    ) -> None:
         self._values = values
         self.where = where
+        self.status = status
         self.tokens = self._tokens()
         self.types = self._numbers("token_type")
         self.scores = self._numbers("scores")
@@ -176,9 +179,14 @@ class _Metadata:
         return sides[0], sides[1]
 
 
-def tokenizer_from_gguf(metadata: Mapping[str, object], where: str = "gguf") -> Tokenizer:
-    """The tokenizer that the metadata of a GGUF file describe; `where` starts every refusal."""
-    data = _Metadata(metadata, where)
+def tokenizer_from_gguf(
+    metadata: Mapping[str, object],
+    where: str = "gguf",
+    status: Callable[[str], None] = log.status,
+) -> Tokenizer:
+    """The tokenizer that the metadata of a GGUF file describe; `where` starts every refusal, and
+    `status` is told what had to be guessed."""
+    data = _Metadata(metadata, where, status)
     kind = data.text("model")
     if kind == "gpt2":
         return build_tokenizer(_byte_level(data))
@@ -193,7 +201,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], where: str = "gguf") -> 
 def _byte_level(data: _Metadata) -> TokenizerParts:
     name = data.text("pre")
     if name is None:
-        status(f"{data.where}: no tokenizer.ggml.pre; words are cut as for 'default'")
+        data.status(f"{data.where}: no tokenizer.ggml.pre; words are cut as for 'default'")
     pre = PRE_TYPES.get(name or "default")
     if pre is None:
         raise data.refusal("pre", f"is {printable(name)}; supported are {', '.join(PRE_TYPES)}")

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import tiny
@@ -121,3 +122,14 @@ def test_a_processor_that_no_row_fits_is_named(
     monkeypatch.setattr(native, "all_rows", lambda: [("x86-64-v3", False)])
     with pytest.raises(EngineError, match=r"can run no row of this build \(x86-64-v3\)"):
         loaded(directory)
+
+
+def test_what_a_file_leaves_out_is_told_to_whoever_loads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tokenizer_pre", lambda self, pre: None)
+    path = tmp_path / "m.gguf"
+    tiny_gguf.write_gguf(path, QWEN2)
+    _, (guess, _) = loaded(path)
+    assert guess == f"{path}: no tokenizer.ggml.pre; words are cut as for 'default'"
+    assert capfd.readouterr().err == ""

@@ -702,23 +702,23 @@ def test_a_template_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load_chat_template(tmp_path)
 
 
-def test_a_gguf_template_and_its_tokens(tokenizer: Tokenizer) -> None:
+def test_a_gguf_template_and_its_tokens() -> None:
     metadata: dict[str, object] = {
         "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>"],
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 99,
     }
-    assert chat_template_from_gguf(metadata, tokenizer) is None
-    assert chat_template_from_gguf({"tokenizer.chat_template": ""}, tokenizer) is None
+    assert chat_template_from_gguf(metadata) is None
+    assert chat_template_from_gguf({"tokenizer.chat_template": ""}) is None
     metadata["tokenizer.chat_template"] = "{{ bos_token }}{{ eos_token }}x"
     metadata["tokenizer.chat_template.tool_use"] = "tools"
-    loaded = chat_template_from_gguf(metadata, tokenizer)
+    loaded = chat_template_from_gguf(metadata)
     assert loaded is not None
     assert loaded.render(HI) == "<s>x"
     assert loaded.render(HI, tools=[{}]) == "tools"
     metadata["tokenizer.chat_template"] = 5
     with pytest.raises(RefusedError, match=r"gguf: tokenizer\.chat_template: chat_template 5"):
-        chat_template_from_gguf(metadata, tokenizer)
+        chat_template_from_gguf(metadata)
     metadata["tokenizer.chat_template"] = "{% for"
     with pytest.raises(RefusedError, match=r"^x\.gguf: chat template: line 1: "):
-        chat_template_from_gguf(metadata, tokenizer, "x.gguf")
+        chat_template_from_gguf(metadata, "x.gguf")
