@@ -45,7 +45,7 @@ class CompileOptions:
     context: int
     n_slots: int
     threads: int
-    cpu_isa: str | None
+    cpu_isa: str
     max_out: int = MAX_OUT
     max_rows: int = MAX_ROWS
 
@@ -178,8 +178,9 @@ def check_weights(graph: Graph, source: Source) -> None:
     known = graph.weights()
     for weight in known:
         plan.find(weight)
+    read = {source.rename(weight.name) for weight in known}
     for name in source.checkpoint.tensors:
-        if name not in plan.used and not source.ignored.fullmatch(name):
+        if name not in read and not source.ignored.fullmatch(name):
             raise RefusedError(
                 f"{source.where}: tensor {name!r} belongs to no part of this model"
                 f" ({len(known)} weights are known)"

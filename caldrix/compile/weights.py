@@ -56,7 +56,6 @@ class WeightPlan:
     convert_f32: bool
     made: list[Made] = field(default_factory=list)
     size_bytes: int = 0
-    used: set[str] = field(default_factory=set)
     _bound: dict[str, Ref] = field(default_factory=dict)
 
     def find(self, weight: Weight) -> Tensor:
@@ -68,7 +67,6 @@ class WeightPlan:
                 f"{self.where}: tensor {name!r} has shape {list(tensor.shape)};"
                 f" the model needs {list(weight.shape)}"
             )
-        self.used.add(name)
         return tensor
 
     def matrix(self, weight: Weight) -> Ref:
