@@ -15,10 +15,14 @@ def escape(text: str) -> str:
 
 
 def status(message: str) -> None:
-    """Writes one line, `caldrix: message`, to stderr; a stderr that is gone is no reason to
-    stop."""
+    """Writes one line, `caldrix: message`, to stderr."""
+    write(f"caldrix: {escape(message)}\n")
+
+
+def write(text: str) -> None:
+    """Writes `text` to stderr as it is; a stderr that is gone is no reason to stop."""
     try:
-        sys.stderr.write(f"caldrix: {escape(message)}\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
     except (AttributeError, OSError, ValueError):  # AttributeError: no stderr at all
         pass

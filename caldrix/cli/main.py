@@ -8,6 +8,7 @@ called one. Imports nothing before it knows the command: `caldrix --version` sta
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from caldrix.cli.interrupts import INTERRUPTED, at_once
 from caldrix.errors import CaldrixError, RefusedError, UsageError, printable
@@ -22,17 +23,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (for the life of the process)
     try:
+        return _status_of(list(sys.argv[1:] if argv is None else argv))
+    finally:
+        _settle(sys.stdout)
+        _settle(sys.stderr)
+
+
+def _status_of(arguments: list[str]) -> int:
+    try:
         with at_once():
-            status = _dispatch(list(sys.argv[1:] if argv is None else argv))
-            if sys.stdout is not None:
-                sys.stdout.flush()
-            return status
+            return _dispatch(arguments)
     except CaldrixError as error:
         return _refuse(str(error), error.exit_status)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
         return 1
     except MemoryError:
         return _refuse("out of memory", 1)
@@ -42,11 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    from caldrix import log
     from caldrix.cli import usage
 
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if not command:
-        sys.stderr.write(usage.overview())
+        log.write(usage.overview())
         return 2
     if command in ("--help", "-h", "help"):
         return _print(usage.overview())
@@ -76,7 +82,9 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _print(text: str) -> int:
     if sys.stdout is not None:
-        sys.stdout.write(text)
+        from caldrix.cli.output import Output
+
+        Output(exact=True).write(text)
     return 0
 
 
@@ -87,6 +95,11 @@ def _refuse(message: str, status: int) -> int:
     return status
 
 
-def _forget_stdout() -> None:
-    """Nobody reads it any more: what is still buffered must not raise again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _settle(stream: TextIO | None) -> None:
+    """What a stream cannot take any more must not raise again at exit: that would be status 120."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""stdout, where the answer goes and nothing else.
+"""stdout, where the answer goes, or the text that a command was asked for, and nothing else.
 
 Owns how text reaches it: at once, whole characters, and on a terminal with the control characters
 of the answer spelled out, so that a model cannot steer the terminal. Knows nothing of models. A
@@ -22,7 +22,7 @@ class Output:
     def __init__(self, stream: TextIO | None = None, *, exact: bool = False) -> None:
         target = sys.stdout if stream is None else stream
         if target is None:
-            raise EngineError("cannot write the answer: stdout is closed")
+            raise EngineError("cannot write to stdout: it is closed")
         if hasattr(target, "reconfigure"):
             target.reconfigure(errors="replace")
         self._stream = target
@@ -48,4 +48,4 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise EngineError(f"cannot write the answer: {error.strerror or error}") from None
+            raise EngineError(f"cannot write to stdout: {error.strerror or error}") from None

@@ -111,6 +111,12 @@ def shell(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
         ("caldrix frobnicate 2>&-", 2),
         ("caldrix run --help | true; exit ${PIPESTATUS[0]}", None),
         ("caldrix run <&- >&- 2>&-", 2),
+        ("caldrix --help >/dev/full", 1),
+        ("caldrix run --help >/dev/full 2>/dev/full", 1),
+        ("caldrix 2>/dev/full", 2),
+        ("caldrix run 2>/dev/full", 2),
+        ("caldrix run 2</dev/null", 2),
+        ("caldrix frobnicate 2>&1 | true; exit ${PIPESTATUS[0]}", 2),
     ],
 )
 def test_streams_that_are_closed_end_nothing_badly(
@@ -120,3 +126,4 @@ def test_streams_that_are_closed_end_nothing_badly(
     assert done.returncode in ((0, 1) if status is None else (status,))
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+    assert "internal error" not in done.stderr

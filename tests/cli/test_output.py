@@ -65,11 +65,11 @@ def test_a_reader_that_is_gone_is_no_error_of_ours() -> None:
 
 
 def test_a_full_disk_is_said_in_words() -> None:
-    with pytest.raises(EngineError, match="cannot write the answer: No space left"):
+    with pytest.raises(EngineError, match="cannot write to stdout: No space left"):
         Output(Broken(OSError(28, "No space left on device"))).write("x")
 
 
 def test_no_stdout_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", None)
-    with pytest.raises(EngineError, match="stdout is closed"):
+    with pytest.raises(EngineError, match="cannot write to stdout: it is closed"):
         Output()

@@ -219,6 +219,14 @@ def test_the_plan_is_printed(stage: Stage, capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr() == ("0 embed\n", "")
 
 
+def test_a_plan_that_cannot_be_written_says_so(
+    stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(["plan", "m"]) == 1
+    assert capfd.readouterr() == ("", "caldrix: cannot write to stdout: it is closed\n")
+
+
 # Chats from a pipe.
 
 
