@@ -5,7 +5,6 @@ A line is written whole, so that lines of several threads do not mix, and contro
 outside are escaped.
 """
 
-import shutil
 import sys
 
 
@@ -32,6 +31,8 @@ def redraw(text: str) -> None:
     """Draws `text` over the current line of a terminal, "" to erase it; else does nothing."""
     if sys.stderr is None or not sys.stderr.isatty():
         return
+    import shutil  # slow to load, and most runs draw nothing
+
     try:
         sys.stderr.write(f"\r{escape(text)[: shutil.get_terminal_size().columns - 1]}\x1b[K")
         sys.stderr.flush()

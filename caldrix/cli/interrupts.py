@@ -1,10 +1,11 @@
-"""Ctrl-C: what SIGINT means at each stage of a run.
+"""Ctrl-C: what SIGINT means at each stage of a run, and where a kill has to wait a moment.
 
 At once (loading, and wherever nothing else is said): the process exits with 130; there is nothing
 to clean up, and an exception out of the middle of an import or a destructor could be lost or
 crash. Raising (a download, a line being typed): KeyboardInterrupt, so that files and the terminal
-are put right. Stopping (an answer): the answer ends and the program goes on. A SIGINT that was
-ignored when the program started stays ignored.
+are put right; so do SIGTERM and SIGHUP there, which end the program at once elsewhere. Stopping (an
+answer): the answer ends and the program goes on. A signal that was ignored when the program started
+stays ignored.
 """
 
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # a kill, a terminal that is closed
 INTERRUPTED = 130  # exit status
 PATIENCE_S = 1.0  # a second Ctrl-C later than this ends the program: the answer should have stopped
 
@@ -24,28 +26,35 @@ def _exit(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
+def _raise_exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
 @contextmanager
-def _handled_by(handler: Handler) -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        yield
-        return
-    signal.signal(signal.SIGINT, handler)
+def _handled_by(handler: Handler, *numbers: int) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in numbers}
+    ours = [number for number in numbers if before[number] is not signal.SIG_IGN]
     try:
+        for number in ours:
+            signal.signal(number, handler)
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in ours:
+            signal.signal(number, before[number])
 
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    with _handled_by(_exit):
+    with _handled_by(_exit, signal.SIGINT):
         yield
 
 
 @contextmanager
 def raising() -> Iterator[None]:
-    with _handled_by(signal.default_int_handler):
+    with (
+        _handled_by(signal.default_int_handler, signal.SIGINT),
+        _handled_by(_raise_exit, *ENDINGS),
+    ):
         yield
 
 
@@ -75,5 +84,5 @@ class Stop:
 @contextmanager
 def stopping() -> Iterator[Stop]:
     stop = Stop()
-    with _handled_by(stop):
+    with _handled_by(stop, signal.SIGINT):
         yield stop

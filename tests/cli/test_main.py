@@ -2,17 +2,21 @@
 
 import subprocess
 import sys
+import tomllib
+from importlib import import_module
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
 
 from caldrix import __version__
-from caldrix.cli import main as front
 from caldrix.cli import run
 from caldrix.cli.flags import FLAGS
+from caldrix.cli.interrupts import INTERRUPTED
 from caldrix.cli.main import main
 from caldrix.errors import EngineError, RefusedError, UsageError
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numpy", "tokenizers", "huggingface_hub", "jinja2", "PIL", "asyncio", "argparse")
 
 
@@ -96,12 +100,27 @@ def test_the_version_is_the_package_version(capfd: pytest.CaptureFixture[str]) -
     assert capfd.readouterr() == (f"caldrix {__version__}\n", "")
 
 
-def shell(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
+class Interrupted(MetaPathFinder):
+    """Ctrl-C while the program is still read from disk."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "caldrix.cli.main":
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_the_program_is_read_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["caldrix"].partition(":")
+    command = getattr(import_module(module), function)
+    monkeypatch.delitem(sys.modules, "caldrix.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert command() == INTERRUPTED
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
     program = f"'{sys.executable}' -m caldrix"
     text = command.replace("caldrix", program)
-    return subprocess.run(
-        ["bash", "-c", text], capture_output=True, text=True, cwd=Path(front.__file__).parents[2]
-    )
+    return subprocess.run(["bash", "-c", text], capture_output=True, text=True, cwd=ROOT)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +138,8 @@ def shell(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
         ("caldrix frobnicate 2>&1 | true; exit ${PIPESTATUS[0]}", 2),
     ],
 )
-def test_streams_that_are_closed_end_nothing_badly(
-    command: str, status: int | None, tmp_path: Path
-) -> None:
-    done = shell(command, tmp_path)
+def test_streams_that_are_closed_end_nothing_badly(command: str, status: int | None) -> None:
+    done = shell(command)
     assert done.returncode in ((0, 1) if status is None else (status,))
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr

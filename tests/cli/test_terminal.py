@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -90,6 +91,19 @@ def test_ctrl_c_at_the_prompt_ends_with_130(start: Start) -> None:
     assert chat.asks("hi") == REPLY
     chat.child.send("half a line\x03")
     assert chat.ends() == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_kill_at_the_prompt_leaves_the_terminal_as_it_was(start: Start, number: int) -> None:
+    chat = start()
+    kept = os.dup(chat.child.child_fd)
+    before = termios.tcgetattr(kept)
+    chat.prompt()
+    assert termios.tcgetattr(kept) != before  # the line editor's own settings
+    chat.child.kill(number)
+    assert chat.ends() == 128 + number
+    assert termios.tcgetattr(kept) == before
+    os.close(kept)
 
 
 def test_ctrl_c_stops_an_answer_and_the_next_one_starts_afresh(start: Start) -> None:
