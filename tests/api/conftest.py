@@ -1,4 +1,4 @@
-"""Servers that the tests of one run share; what a test changes it serves itself."""
+"""Servers that the tests of one file share; what a test changes it serves itself."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +22,13 @@ def endless_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "endless", "ABC", repeats=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def quick(quick_path: Path) -> Iterator[Served]:
     with serving(quick_path) as served:
         yield served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def endless(endless_path: Path) -> Iterator[Served]:
     with serving(endless_path, context=4096) as served:
         yield served
