@@ -121,6 +121,7 @@ def rows() -> list[str]:
 
 
 def quant_types() -> list[QuantType]:
+    """Every type of weights of this build, in the order of its list."""
     types = []
     for i in range(lib.cx_quant_count()):
         info = lib.cx_quant_at(i)
@@ -191,7 +192,7 @@ class Model:
         self._picks = np.zeros(self._max_out, np.uint32)
         self._pick_status = np.zeros(self._max_out, np.uint8)
         self._sampling = ffi.new("struct cx_sampling[]", self._max_out)
-        self._recent = np.zeros(64 * self._max_out, np.uint32)
+        self._recent = np.zeros(64 * self._max_out, np.uint32)  # grows when more is asked for
         self._adjusts = ffi.new("struct cx_adjust[]", self._max_out)
         self._masks: npt.NDArray[np.uint32] | None = None  # made when one is asked for
         self._logprobs = ffi.new("struct cx_logprobs[]", self._max_out)
@@ -229,7 +230,12 @@ class Model:
         out_rows: Indices,
         sampling: Sequence[Sampling] | None,
     ) -> list[Pick]:
-        """Runs the plan on these rows; with `sampling`, one entry an output row, picks tokens."""
+        """Runs the plan on these rows; with `sampling`, one entry an output row, picks tokens.
+
+        Row i is tokens[i] at positions[i] of slots[i]; out_rows are ascending indices of rows whose
+        logits are wanted and stay until the next step. Raises Cancelled after `cancel`, and
+        EngineError for what does not check, before anything runs.
+        """
         model, step = self._model, self._step
         if model is None:
             raise EngineError("the model is closed")

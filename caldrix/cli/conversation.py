@@ -26,6 +26,8 @@ class Turn:
 
 
 class Conversation:
+    """The turns of one chat. `system` may be changed between messages."""
+
     def __init__(
         self,
         tokenizer: "Tokenizer",
@@ -42,7 +44,7 @@ class Conversation:
         self._max_tokens = max_tokens
         self._status = status
         self._turns: list[Turn] = []
-        self.system = system  # sent before the turns from the next message on
+        self.system = system
         self._said_moved = False  # that the template takes no system message
 
     @property

@@ -17,6 +17,8 @@ from caldrix.errors import CaldrixError, RefusedError, UsageError, printable
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
+    """`line[key]` is a flag's value, the default where it was not given."""
+
     command: str
     model: str
     values: Mapping[str, Any]  # by flag key: every flag the command takes, given or not

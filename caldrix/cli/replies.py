@@ -24,6 +24,8 @@ def was_stopped(reply: Result) -> bool:
 
 
 class Replies:
+    """One model's engine, its loop and the program itself, until `close`."""
+
     def __init__(self, model: "LoadedModel", output: Output) -> None:
         self._model = model
         self._output = output

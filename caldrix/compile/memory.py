@@ -100,6 +100,7 @@ class CachePlan:
 def plan_cache(
     shape: AttentionShape, num_layers: int, n_slots: int, context: int, item_bytes: int
 ) -> CachePlan:
+    """The cache of `num_layers` layers, each number of a key or value taking `item_bytes`."""
     part = n_slots * shape.num_kv_heads * context * shape.head_dim * item_bytes
     return CachePlan(align(part), num_layers)
 

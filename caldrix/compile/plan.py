@@ -70,6 +70,7 @@ class Emitter:
         self.notes: list[OpNote] = []
 
     def value(self, value: Value) -> Ref:
+        """Where a value's buffer is in the activation arena."""
         offset = self.activations.offsets[self.lowered.root(value).name]
         return Ref(native.ENUMS["CX_ARENA_ACTIVATIONS"], 0, offset)
 

@@ -123,7 +123,11 @@ class Program:
         sampling: Sequence[native.Sampling] | None,
     ) -> list[native.Pick]:
         """Runs the plan for these rows; picks a token for each output row when `sampling` is
-        given."""
+        given.
+
+        Row i is token i at position i of slot i; the logits of row out_rows[j] are logits[j].
+        Raises native.Cancelled after `cancel`, EngineError for rows that the plan does not take.
+        """
         return self._model.step(tokens, positions, slots, out_rows, sampling)
 
     def cancel(self) -> None:

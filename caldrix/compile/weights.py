@@ -90,6 +90,7 @@ class WeightPlan:
         return self._bound[weight.name]
 
     def constant(self, values: npt.NDArray[np.float32]) -> Ref:
+        """Numbers of our own, put among the weights."""
         return self._make(values, "f32", values.nbytes)
 
     def _make(self, source: Tensor | npt.NDArray[np.float32], dtype: str, n_bytes: int) -> Ref:

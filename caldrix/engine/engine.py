@@ -90,6 +90,7 @@ class Generation:
 
     @property
     def n_cached(self) -> int:
+        """Tokens of the prompt that an earlier one had left in the slot."""
         return self._sequence.n_cached
 
     @property

@@ -41,6 +41,8 @@ def shared_prefix(a: list[int], b: list[int]) -> int:
 
 
 class KVCache:
+    """The slots of one program."""
+
     def __init__(self, n_slots: int) -> None:
         self._slots = [Slot(index) for index in range(n_slots)]
         self._n_released = 0

@@ -35,6 +35,8 @@ class Admission(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Limits:
+    """What a program and the queue have room for."""
+
     n_slots: int
     max_rows: int  # of one step
     max_out: int  # tokens picked in one step
@@ -55,6 +57,8 @@ class Chunk:
 
 @dataclass(slots=True, frozen=True)
 class Step:
+    """What one call of the program computes."""
+
     chunks: tuple[Chunk, ...]
 
     @property
@@ -63,6 +67,8 @@ class Step:
 
 
 class Scheduler:
+    """Which sequences run, and what of them each step computes."""
+
     def __init__(
         self,
         limits: Limits,

@@ -31,6 +31,8 @@ def refusal(path: Path, problem: str) -> RefusedError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MappedFile:
+    """A whole file, read-only; mapped as long as `view`, or a slice of it, lives."""
+
     path: Path
     size: int
     view: memoryview

@@ -20,13 +20,20 @@ class Family(Protocol):
 
     GGUF_ARCHITECTURE: str
 
-    def config_from_hf(self, values: Mapping[str, object], where: str) -> DecoderConfig: ...
+    def config_from_hf(self, values: Mapping[str, object], where: str) -> DecoderConfig:
+        """The fields of config.json; RefusedError, starting with `where`, for one that is not
+        built."""
+        ...
 
     def config_from_gguf(
         self, metadata: Mapping[str, object], tensors: Mapping[str, tuple[int, ...]], where: str
-    ) -> DecoderConfig: ...
+    ) -> DecoderConfig:
+        """The same from GGUF metadata and the row-major shapes of the file's tensors."""
+        ...
 
-    def build(self, config: DecoderConfig) -> Graph: ...
+    def build(self, config: DecoderConfig) -> Graph:
+        """The model from token ids to logits; weights by their Hugging Face names."""
+        ...
 
 
 def family_of_hf(values: Mapping[str, object], where: str) -> Family:

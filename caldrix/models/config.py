@@ -17,7 +17,11 @@ MAX_LAYERS = 1024
 
 
 class Fields:
-    """A mapping from outside, read field by field; `where` starts every refusal."""
+    """A mapping from outside, read field by field; `where` starts every refusal.
+
+    A field that is absent or null has the default; without one, or with a value of another type or
+    out of range, it is refused by name (RefusedError).
+    """
 
     def __init__(self, values: Mapping[str, object], where: str, prefix: str = "") -> None:
         self.values = values
