@@ -15,25 +15,38 @@ Nothing here keeps global state: several models and engines may live in one proc
     model.program.close()
 """
 
-from caldrix.engine.engine import Engine, Generation
-from caldrix.engine.generate import Result, TextStream, stream_text
+from caldrix.engine.engine import Engine
+from caldrix.engine.generate import Result, TextPiece, TextStream, stream_all, stream_text
+from caldrix.engine.generation import Generation
 from caldrix.engine.load import LoadedModel, LoadOptions, load_model
-from caldrix.engine.sequence import FinishReason, Request, SamplingParams
+from caldrix.engine.records import ReplyRecord
+from caldrix.engine.sequence import CancelReason, FinishReason, Request, SamplingParams
+from caldrix.engine.snapshot import Snapshot
+from caldrix.engine.telemetry import Level, Telemetry
 from caldrix.engine.threads import default_threads
 from caldrix.errors import CaldrixError
+from caldrix.native import TokenLogprob
 
 __all__ = [
     "CaldrixError",
+    "CancelReason",
     "Engine",
     "FinishReason",
     "Generation",
+    "Level",
     "LoadOptions",
     "LoadedModel",
+    "ReplyRecord",
     "Request",
     "Result",
     "SamplingParams",
+    "Snapshot",
+    "Telemetry",
+    "TextPiece",
     "TextStream",
+    "TokenLogprob",
     "default_threads",
     "load_model",
+    "stream_all",
     "stream_text",
 ]

@@ -1,4 +1,4 @@
-"""Requests in, tokens out: the engine object, its step loop, and the handle on one reply.
+"""Requests in, tokens out: the engine object and its step loop.
 
 Owns the life cycle: start, the loop of schedule, step, take, and close; cancelling; failing closed.
 Knows nothing of text. Everything here runs in one event loop, which never blocks: steps run on the
@@ -8,109 +8,28 @@ more.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Iterable
 
 from caldrix import native
+from caldrix.engine.generation import Generation
+from caldrix.engine.records import Records, Sink
 from caldrix.engine.scheduler import Admission, Limits, Scheduler
 from caldrix.engine.sequence import (
+    CancelReason,
     FinishReason,
     Request,
     Sequence,
-    SequenceStatus,
     check_request,
     new_sequence,
 )
-from caldrix.engine.telemetry import Timings
+from caldrix.engine.snapshot import Snapshot, snapshot_of
+from caldrix.engine.telemetry import StepTally, Telemetry
 from caldrix.engine.worker import Program, StepError, Worker, WorkerDied
 from caldrix.errors import EngineError, printable
 
 # How many steps in a row may come back as cancelled without our asking before the sequences in them
 # are given up.
 _MAX_UNASKED = 3
-
-
-class Generation:
-    """One reply: iterate over its tokens.
-
-    The engine may run ahead; at most a context of tokens waits here.
-    """
-
-    def __init__(
-        self, sequence: Sequence, woken: asyncio.Event, cancel: Callable[[Sequence], None]
-    ) -> None:
-        self._sequence = sequence
-        self._woken = woken
-        self._cancel = cancel
-        self._n_read = 0
-
-    def __aiter__(self) -> AsyncIterator[int]:
-        return self
-
-    async def __anext__(self) -> int:
-        """The next token; a reply that ended with an error raises it after its tokens."""
-        sequence = self._sequence
-        while self._n_read == sequence.n_visible:
-            if sequence.finish_reason is FinishReason.ERROR:
-                raise EngineError(sequence.error)
-            if sequence.is_finished:
-                raise StopAsyncIteration
-            self._woken.clear()
-            await self._woken.wait()  # set by every token and by the end, which always comes
-        token_id = sequence.token_ids[sequence.n_prompt + self._n_read]
-        self._n_read += 1
-        return token_id
-
-    def cancel(self) -> None:
-        """Ends the reply now; tokens already here can still be read.
-
-        No effect on one that has ended.
-        """
-        self._cancel(self._sequence)
-
-    @property
-    def status(self) -> SequenceStatus:
-        return self._sequence.status
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """None while the reply goes on."""
-        return self._sequence.finish_reason
-
-    @property
-    def seed(self) -> int:
-        return self._sequence.seed
-
-    @property
-    def slot(self) -> int | None:
-        return self._sequence.slot
-
-    @property
-    def n_prompt(self) -> int:
-        return self._sequence.n_prompt
-
-    @property
-    def n_cached(self) -> int:
-        """Tokens of the prompt that an earlier one had left in the slot."""
-        return self._sequence.n_cached
-
-    @property
-    def n_completion(self) -> int:
-        """Tokens picked, read or not, a stop token included."""
-        return self._sequence.n_completion
-
-    @property
-    def logprobs(self) -> list[native.TokenLogprob]:
-        """One for each token of the reply so far, read or not; none when not asked for."""
-        return self._sequence.logprobs
-
-    @property
-    def prompt_logprobs(self) -> list[native.TokenLogprob | None]:
-        """With echo_logprobs, one for each token of the prompt so far; the first has none."""
-        return self._sequence.prompt_logprobs
-
-    @property
-    def timings(self) -> Timings:
-        return self._sequence.timings
 
 
 class Engine:
@@ -121,10 +40,15 @@ class Engine:
         program: Program,
         queue_depth: int = 8,
         admission: Admission | str = Admission.FILL,
+        telemetry: Telemetry | None = None,
+        sink: Sink | None = None,
     ) -> None:
+        """`sink` is called with the record of each reply as it ends, unless telemetry is off."""
+        telemetry = telemetry or Telemetry()
         self._program = program
-        limits = Limits(program.n_slots, program.max_rows, program.max_out, queue_depth)
-        self._scheduler = Scheduler(limits, Admission(admission))
+        self._limits = Limits(program.n_slots, program.max_rows, program.max_out, queue_depth)
+        self._scheduler = Scheduler(self._limits, Admission(admission), telemetry=telemetry)
+        self.records = Records(telemetry.level, sink)
 
         # From start() on
         self._loop_task: asyncio.Task[None] | None = None
@@ -149,6 +73,19 @@ class Engine:
     @property
     def n_running(self) -> int:
         return self._scheduler.n_running
+
+    @property
+    def tally(self) -> StepTally:
+        """What the steps so far add up to."""
+        return self._scheduler.tally
+
+    def snapshot(self) -> Snapshot:
+        """The queue and the slots as they are now."""
+        return snapshot_of(self._scheduler, self._limits, self._program.context)
+
+    def retry_after_s(self) -> int:
+        """When one who was told that the queue is full should ask again."""
+        return self.records.retry_after_s(self._limits.n_slots)
 
     async def start(self) -> None:
         """Starts the thread and the loop; once in an engine's life, else raises EngineError."""
@@ -180,13 +117,41 @@ class Engine:
 
         Raises RefusedError, BusyError, or EngineError when the engine is not running.
         """
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Iterable[Request]) -> list[Generation]:
+        """The same for several that are one to their asker: choices, or a list of prompts.
+
+        They take one place in the queue, and go one behind the other or, where there are free
+        slots, together. All are refused when one is.
+        """
         self._check_running()
-        check_request(request, self._program.context, self._program.vocab_size)
-        woken = asyncio.Event()
-        sequence = new_sequence(request, self._program.context, time.monotonic(), woken.set)
-        self._scheduler.add(sequence)
+        context, now = self._program.context, time.monotonic()
+        sequences, generations = [], []
+        for request in requests:
+            check_request(request, context, self._program.vocab_size)
+            woken = asyncio.Event()
+            sequence = new_sequence(request, context, now, woken.set)
+            sequence.on_finish = self.records.add
+            sequences.append(sequence)
+            generations.append(Generation(sequence, woken, self._finish))
+        self._scheduler.add(*sequences)
+        for sequence in sequences:
+            if sequence.request.deadline_s is not None:
+                self._set_deadline(sequence, sequence.request.deadline_s)
         self._has_work.set()
-        return Generation(sequence, woken, self._cancel)
+        return generations
+
+    def _set_deadline(self, sequence: Sequence, deadline_s: float) -> None:
+        reasons = FinishReason.CANCELLED, CancelReason.DEADLINE
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(deadline_s, self._finish, sequence, *reasons)
+
+        def ended(sequence: Sequence) -> None:
+            timer.cancel()
+            self.records.add(sequence)
+
+        sequence.on_finish = ended
 
     def _check_running(self) -> None:
         if self._failure:
@@ -196,13 +161,15 @@ class Engine:
         if self._loop_task is None:
             raise EngineError("the engine is not started")
 
-    def _cancel(self, sequence: Sequence) -> None:
-        self._scheduler.end(sequence, FinishReason.CANCELLED)
+    def _finish(
+        self, sequence: Sequence, reason: FinishReason, cancel_reason: CancelReason | None
+    ) -> None:
+        self._scheduler.end(sequence, reason, cancel_reason=cancel_reason)
         self._interrupt_if_wanted()
 
     def _end(self, running: bool) -> None:
         for sequence in self._scheduler.sequences:
-            if running or sequence.slot is None:
+            if running or not sequence.place.is_left:
                 self._scheduler.end(sequence, FinishReason.ERROR, "the engine is shutting down")
         self._interrupt_if_wanted()
 
@@ -239,14 +206,14 @@ class Engine:
             return not self._failure
         self._asked_interrupt = False
         try:
-            picks = await worker.run(step)
+            result = await worker.run(step, self._scheduler.is_sampled)
         except native.Cancelled:
             self._step_cancelled()
         except StepError as error:
             self._scheduler.failed(f"a step of the model failed: {error}")
         else:
             self._n_unasked = 0
-            self._scheduler.complete(picks)
+            self._scheduler.complete(result.picks, result.seconds)
         return True
 
     def _step_cancelled(self) -> None:

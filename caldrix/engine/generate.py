@@ -6,12 +6,13 @@ cancelled.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from caldrix.engine.engine import Engine, Generation
+from caldrix.engine.engine import Engine
+from caldrix.engine.generation import Generation
 from caldrix.engine.sequence import FinishReason, Request
 from caldrix.engine.telemetry import Timings
 from caldrix.errors import EngineError
@@ -81,7 +82,7 @@ class _Reply:
         text, self.is_stopped = self._stops.push(text)
         self.text.append(text)
         if self.is_stopped:
-            self.generation.cancel()
+            self.generation.stop()
         return text
 
 
@@ -216,4 +217,14 @@ def stream_text(
     engine: Engine, tokenizer: PieceSource, request: Request, stops: Sequence[str] = ()
 ) -> TextStream:
     """Submits a request, with the engine's refusals, and streams its reply as text."""
-    return TextStream(_Reply(engine.submit(request), tokenizer, stops))
+    return stream_all(engine, tokenizer, [request], stops)[0]
+
+
+def stream_all(
+    engine: Engine, tokenizer: PieceSource, requests: Iterable[Request], stops: Sequence[str] = ()
+) -> list[TextStream]:
+    """The same for several requests that take one place in the queue, as Engine.submit_all."""
+    return [
+        TextStream(_Reply(generation, tokenizer, stops))
+        for generation in engine.submit_all(requests)
+    ]

@@ -51,6 +51,11 @@ class KVCache:
     def n_free(self) -> int:
         return sum(not slot.in_use for slot in self._slots)
 
+    @property
+    def n_kept(self) -> list[int]:
+        """Tokens that each slot holds for whoever may use them; 0 for one in use."""
+        return [len(slot.token_ids) for slot in self._slots]
+
     def acquire(self, prompt_ids: tuple[int, ...], may_reuse: bool = True) -> Placement:
         """Takes a free slot: the longest shared prefix, then an empty one, then the longest unused.
 

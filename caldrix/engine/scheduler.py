@@ -8,7 +8,7 @@ and prefixes change when a token comes, never which.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +16,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from caldrix.engine.kv_cache import KVCache
-from caldrix.engine.sequence import FinishReason, Sequence
+from caldrix.engine.sequence import CancelReason, FinishReason, Sequence
+from caldrix.engine.telemetry import DeviceTimes, Level, Phase, StepTally, Telemetry
 from caldrix.errors import BusyError
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class Chunk:
     token_ids: tuple[int, ...]
     n_out: int  # the last n_out rows each pick a token, or score the prompt's next one
 
+    @property
+    def phase(self) -> Phase:
+        return Phase.PREFILL if self.start < self.sequence.n_prompt else Phase.DECODE
+
 
 @dataclass(slots=True, frozen=True)
 class Step:
@@ -66,6 +71,10 @@ class Step:
         return sum(chunk.n_out for chunk in self.chunks)
 
 
+def _n_places(waiting: Iterable[Sequence]) -> int:
+    return len({id(item.place) for item in waiting if not item.place.is_left})
+
+
 class Scheduler:
     """Which sequences run, and what of them each step computes."""
 
@@ -74,10 +83,13 @@ class Scheduler:
         limits: Limits,
         admission: Admission = Admission.FILL,
         clock: Callable[[], float] = time.monotonic,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._limits = limits
         self._admission = admission
         self._clock = clock
+        self._telemetry = telemetry or Telemetry()
+        self.tally = StepTally()
 
         self._kv = KVCache(limits.n_slots)
         self._waiting: deque[Sequence] = deque()
@@ -88,7 +100,8 @@ class Scheduler:
 
     @property
     def n_waiting(self) -> int:
-        return len(self._waiting)
+        """Requests of which no sequence has a slot yet."""
+        return _n_places(self._waiting)
 
     @property
     def n_running(self) -> int:
@@ -100,22 +113,60 @@ class Scheduler:
         live = [*self._running.values(), *self._waiting]
         return [sequence for sequence in live if not sequence.is_finished]
 
+    @property
+    def running(self) -> list[Sequence]:
+        """Those in a slot; one that ended in the step in flight has it until that is over."""
+        return list(self._running.values())
+
+    @property
+    def n_held(self) -> list[int]:
+        """Tokens whose keys and values each slot holds, in use or kept."""
+        held = self._kv.n_kept
+        for slot, sequence in self._running.items():
+            held[slot] = sequence.n_computed
+        return held
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the native time of the step in flight is wanted."""
+        return self._telemetry.samples(self.tally.n_all)
+
     # What comes in and what is called off
 
-    def add(self, sequence: Sequence) -> None:
-        """Queues a sequence; raises BusyError when the queue is full."""
-        depth = self._limits.queue_depth
-        if len(self._waiting) - self._kv.n_free >= depth:
+    def add(self, *sequences: Sequence) -> None:
+        """Queues the sequences of one request, which take one place together.
+
+        Raises BusyError when the queue is full.
+        """
+        if len(self._waiting) >= self._kv.n_free:
+            self._check_depth()
+        n_ahead = self.n_waiting
+        for sequence in sequences:
+            sequence.place = sequences[0].place
+            sequence.n_ahead = n_ahead
+        self._waiting.extend(sequences)
+
+    def _check_depth(self) -> None:
+        """When every slot is taken or about to be."""
+        n_free, depth = self._kv.n_free, self._limits.queue_depth
+        taking = {id(sequence.place) for sequence in islice(self._waiting, n_free)}
+        rest = islice(self._waiting, n_free, None)
+        if _n_places(item for item in rest if id(item.place) not in taking) >= depth:
             waiting = f"{depth} request{'s are' if depth != 1 else ' is'} already waiting"
             full = waiting if depth else "every slot is in use"
             raise BusyError(f"{full} (--queue-depth {depth})")
-        self._waiting.append(sequence)
 
-    def end(self, sequence: Sequence, reason: FinishReason, error: str = "") -> None:
+    def end(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        error: str = "",
+        cancel_reason: CancelReason | None = None,
+    ) -> None:
         """Ends a sequence; with rows in the step in flight it keeps its slot until that is over."""
         if sequence.is_finished:
             return
-        sequence.finish(reason, self._clock(), error)
+        sequence.finish(reason, self._clock(), error, cancel_reason)
         if sequence.slot is None:
             self._waiting.remove(sequence)
         elif not any(chunk.sequence is sequence for chunk in self._chunks_in_flight()):
@@ -163,12 +214,16 @@ class Scheduler:
         self._in_flight = Step(tuple(chunks))
         return self._in_flight
 
-    def complete(self, picks: Items["Pick"]) -> None:
-        """Ends the step in flight with one pick for each row that wanted one, in order."""
+    def complete(self, picks: Items["Pick"], device_s: float | None = None) -> None:
+        """Ends the step in flight with one pick for each row that wanted one, in order.
+
+        `device_s`: the seconds that the native step took, if it was timed.
+        """
         step = self._end_step()
         assert len(picks) == step.n_out
         self._is_repeating = False
         now = self._clock()
+        self._count(step, device_s)
         remaining = iter(picks)
         for chunk in step.chunks:
             self._take(chunk, list(islice(remaining, chunk.n_out)), now)
@@ -219,6 +274,7 @@ class Scheduler:
             may_reuse = request.use_cache and not request.echo_logprobs  # every row gives a score
             placement = self._kv.acquire(request.prompt_ids, may_reuse)
             sequence.slot = placement.slot
+            sequence.place.is_left = True
             sequence.n_cached = sequence.n_computed = placement.n_cached
             sequence.timings.admitted_at = self._clock()
             self._running[placement.slot] = sequence
@@ -266,6 +322,26 @@ class Scheduler:
             room -= n_rows
             room_out -= n_out
         return chunks
+
+    def _count(self, step: Step, device_s: float | None) -> None:
+        replies = [chunk for chunk in step.chunks if chunk.phase is Phase.DECODE]
+        is_prefill = len(replies) < len(step.chunks)
+        phase = Phase.PREFILL if is_prefill else Phase.DECODE
+        self.tally.n_steps[phase] += 1
+        if self._telemetry.level is Level.OFF:
+            return
+        if replies:
+            self.tally.batch_size.observe(len(replies))
+        for chunk in replies:
+            timings = chunk.sequence.timings
+            timings.batch_max = max(timings.batch_max, len(replies))
+        if device_s is None:
+            return
+        self.tally.device_s[phase].observe(device_s)
+        for chunk in step.chunks:
+            timings = chunk.sequence.timings
+            timings.device = timings.device or DeviceTimes()
+            timings.device.add(chunk.phase, device_s)
 
     def _take(self, chunk: Chunk, picks: list["Pick"], now: float) -> None:
         """What one chunk of a completed step brings its sequence."""

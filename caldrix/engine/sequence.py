@@ -111,22 +111,31 @@ class Request:
     echo_logprobs: bool = False
 
     use_cache: bool = True  # whether keys and values of an earlier prompt may be used
+    deadline_s: float | None = None  # after so many seconds the reply ends where it is
+    label: str = ""  # what its asker calls it, in snapshots and records
 
     def __post_init__(self) -> None:
-        n, least = self.max_tokens, 0 if self.echo_logprobs else 1
-        wanted = f"an integer >= {least}"
-        _refuse_unless(n is None or (_is_integer(n) and n >= least), "max_tokens", wanted, n)
-        n = self.min_tokens
-        _refuse_unless(_is_integer(n) and n >= 0, "min_tokens", "an integer >= 0", n)
-        n = self.n_logprobs
-        wanted = f"an integer from 0 to {MAX_LOGPROBS}"
-        accepted = n is None or (_is_integer(n) and 0 <= n <= MAX_LOGPROBS)
-        _refuse_unless(accepted, "n_logprobs", wanted, n)
+        least, most = 0 if self.echo_logprobs else 1, MAX_LOGPROBS
+        n, seconds = self.n_logprobs, self.deadline_s
+        _refuse_unless(
+            self.max_tokens is None or (_is_integer(self.max_tokens) and self.max_tokens >= least),
+            "max_tokens",
+            f"an integer >= {least}",
+            self.max_tokens,
+        )
+        accepted = _is_integer(self.min_tokens) and self.min_tokens >= 0
+        _refuse_unless(accepted, "min_tokens", "an integer >= 0", self.min_tokens)
+        accepted = n is None or (_is_integer(n) and 0 <= n <= most)
+        _refuse_unless(accepted, "n_logprobs", f"an integer from 0 to {most}", n)
+        accepted = seconds is None or (_is_finite(seconds) and seconds > 0)
+        _refuse_unless(accepted, "deadline_s", "a finite number > 0", seconds)
         for name in ("presence_penalty", "frequency_penalty"):
             x = getattr(self, name)
             _refuse_unless(_is_finite(x) and -2 <= x <= 2, name, "a number from -2 to 2", x)
-        n = len(self.logit_bias)
-        _refuse_unless(n <= MAX_BIASES, "logit_bias", f"of at most {MAX_BIASES} tokens", n)
+        n_biases = len(self.logit_bias)
+        _refuse_unless(
+            n_biases <= MAX_BIASES, "logit_bias", f"of at most {MAX_BIASES} tokens", n_biases
+        )
         for x in self.logit_bias.values():
             accepted = _is_finite(x) and -100 <= x <= 100
             _refuse_unless(accepted, "logit_bias", "made of numbers from -100 to 100", x)
@@ -174,6 +183,22 @@ class FinishReason(Enum):
     ERROR = "error"
 
 
+class CancelReason(Enum):
+    CALLER = "caller"  # whoever asked has gone or does not want it any more
+    DEADLINE = "deadline"
+
+
+class Place:
+    """A place in the queue. The sequences of one request share it and wait one behind another."""
+
+    def __init__(self) -> None:
+        self.is_left = False  # one of them got a slot: the place is free for others
+
+
+def _nothing(sequence: "Sequence") -> None:
+    pass
+
+
 def _fresh_seed() -> int:
     return secrets.randbits(64)
 
@@ -186,6 +211,9 @@ class Sequence:
     max_completion: int  # the reply ends with this many tokens
     timings: Timings
     notify: Callable[[], None]  # called after every change that a reader of the reply can see
+    on_finish: Callable[["Sequence"], None] = _nothing  # called once, at the end
+    place: Place = field(default_factory=Place)
+    n_ahead: int = 0  # requests that waited before it when it came
 
     # Made from the request
     seed: int = field(init=False)
@@ -205,6 +233,7 @@ class Sequence:
 
     finish_reason: FinishReason | None = None
     error: str = ""  # the reason in words, with FinishReason.ERROR
+    cancel_reason: CancelReason | None = None  # with FinishReason.CANCELLED
 
     def __post_init__(self) -> None:
         seed = self.request.sampling.seed
@@ -291,13 +320,21 @@ class Sequence:
         else:
             self.notify()
 
-    def finish(self, reason: FinishReason, now: float, error: str = "") -> None:
+    def finish(
+        self,
+        reason: FinishReason,
+        now: float,
+        error: str = "",
+        cancel_reason: CancelReason | None = None,
+    ) -> None:
         """Ends the reply."""
         assert not self.is_finished
         self.finish_reason = reason
         self.error = error
+        self.cancel_reason = cancel_reason
         self.timings.finished_at = now
         self.notify()
+        self.on_finish(self)
 
 
 def new_sequence(

@@ -8,6 +8,7 @@ and whoever waits for a step gets WorkerDied.
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from contextlib import suppress
@@ -78,10 +79,17 @@ def rows_of(step: Step) -> StepRows:
     return rows
 
 
+@dataclass(slots=True, frozen=True)
+class StepResult:
+    picks: list[native.Pick]
+    seconds: float | None  # that the program's step took, if it was timed
+
+
 @dataclass(slots=True)
 class Job:
     rows: StepRows
-    picks: asyncio.Future[list[native.Pick]]
+    result: asyncio.Future[StepResult]
+    is_timed: bool = False
     is_cancelled: bool = False
 
 
@@ -99,7 +107,7 @@ class Worker:
         self._thread = threading.Thread(target=self._main, name="caldrix-engine", daemon=True)
         self._thread.start()
 
-    async def run(self, step: Step) -> list[native.Pick]:
+    async def run(self, step: Step, is_timed: bool = False) -> StepResult:
         """One step.
 
         Raises native.Cancelled, StepError or WorkerDied. The thread wakes the caller, also when it
@@ -107,11 +115,11 @@ class Worker:
         """
         if self._exited.is_set():
             raise WorkerDied("the thread has ended")
-        job = Job(rows_of(step), self._loop.create_future())
+        job = Job(rows_of(step), self._loop.create_future(), is_timed)
         self._in_flight = job
         self._jobs.put(job)
         try:
-            return await job.picks
+            return await job.result
         finally:
             self._in_flight = None
 
@@ -147,16 +155,18 @@ class Worker:
         try:
             if job.is_cancelled:
                 raise native.Cancelled
+            started = time.perf_counter() if job.is_timed else None
             picks = self._program.step(
                 rows.tokens, rows.positions, rows.slots, rows.out_rows, rows.sampling
             )
+            seconds = None if started is None else time.perf_counter() - started
         except native.Cancelled as error:
-            self._call(_set_error, job.picks, error)
+            self._call(_set_error, job.result, error)
         except Exception as error:
             message = str(error) if isinstance(error, CaldrixError) else printable(error)
-            self._call(_set_error, job.picks, StepError(message))
+            self._call(_set_error, job.result, StepError(message))
         else:
-            self._call(_set_result, job.picks, picks)
+            self._call(_set_result, job.result, StepResult(picks, seconds))
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         # The loop is closed when its program ended without closing the engine: nobody is left to be
@@ -169,15 +179,15 @@ class Worker:
     def _set_exited(self, reason: str) -> None:
         self._exited.set()
         if self._in_flight is not None:
-            _set_error(self._in_flight.picks, WorkerDied(reason))
+            _set_error(self._in_flight.result, WorkerDied(reason))
         self._on_exit(reason)
 
 
-def _set_result(picks: asyncio.Future[list[native.Pick]], result: list[native.Pick]) -> None:
-    if not picks.done():  # done: whoever waited was cancelled
-        picks.set_result(result)
+def _set_result(future: asyncio.Future[StepResult], result: StepResult) -> None:
+    if not future.done():  # done: whoever waited was cancelled
+        future.set_result(result)
 
 
-def _set_error(picks: asyncio.Future[list[native.Pick]], error: Exception) -> None:
-    if not picks.done():
-        picks.set_exception(error)
+def _set_error(future: asyncio.Future[StepResult], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -6,8 +6,19 @@ import pytest
 from fake_program import FakeProgram, Gate, expected_reply, play, running
 
 from caldrix import native
-from caldrix.engine.engine import Engine, Generation
-from caldrix.engine.sequence import FinishReason, Request, SamplingParams, SequenceStatus
+from caldrix.engine.engine import Engine
+from caldrix.engine.generation import Generation
+from caldrix.engine.records import Records, ReplyRecord
+from caldrix.engine.sequence import (
+    CancelReason,
+    FinishReason,
+    Request,
+    SamplingParams,
+    SequenceStatus,
+    new_sequence,
+)
+from caldrix.engine.snapshot import SlotState
+from caldrix.engine.telemetry import Level, Phase, Telemetry
 from caldrix.engine.worker import Job, StepRows, Worker
 from caldrix.errors import BusyError, EngineError, RefusedError
 
@@ -80,6 +91,162 @@ def test_refusals_name_the_reason() -> None:
             Engine(FakeProgram(), admission="some")
 
     play(test)
+
+
+def test_several_requests_in_one_place_are_answered_or_refused_together() -> None:
+    async def test() -> None:
+        async with running(FakeProgram(), queue_depth=0) as engine:
+            requests = [Request((i, 1), max_tokens=3 + i) for i in range(4)]
+            generations = engine.submit_all(requests)
+            with pytest.raises(BusyError):
+                engine.submit(requests[0])
+            for request, generation in zip(requests, generations, strict=True):
+                assert await read(generation) == reply_to(request)
+            with pytest.raises(RefusedError, match="the prompt is empty"):
+                engine.submit_all([*requests, Request(())])
+            assert engine.n_waiting == 0
+
+    play(test)
+
+
+@pytest.mark.parametrize("n_requests", [1, 2])  # running; waiting
+def test_a_deadline_ends_a_reply_where_it_is(n_requests: int) -> None:
+    async def test() -> None:
+        gate = Gate()
+        program = FakeProgram(gate=gate)
+        async with running(program) as engine:
+            others = [engine.submit(Request((1,))) for _ in range(n_requests - 1)]
+            late = engine.submit(Request((1, 2), deadline_s=0.01))
+            await gate.held()
+            assert await read(late) == []
+            assert late.finish_reason is FinishReason.CANCELLED
+            assert late.cancel_reason is CancelReason.DEADLINE
+            assert (program.n_cancels, engine.n_waiting) == (2 - n_requests, 0)
+            gate.open()
+            for other in others:
+                await read(other)
+                assert other.cancel_reason is None
+
+    play(test)
+
+
+def test_a_reply_in_time_leaves_no_timer() -> None:
+    async def test() -> None:
+        async with running(FakeProgram()) as engine:
+            generation = engine.submit(Request((1,), deadline_s=60.0, max_tokens=2))
+            await read(generation)
+            assert generation.finish_reason is FinishReason.LENGTH
+            loop = asyncio.get_running_loop()
+            timers = [t for t in loop._scheduled if not t.cancelled()]  # type: ignore[attr-defined]
+            assert len(timers) == 1  # the test's own
+
+    play(test)
+
+
+def test_a_stopped_reply_is_complete() -> None:
+    async def test() -> None:
+        async with running(FakeProgram()) as engine:
+            generation = engine.submit(Request((1, 2)))
+            await anext(generation)
+            generation.stop()
+            assert generation.finish_reason is FinishReason.STOP
+            generation.cancel()
+            assert generation.finish_reason is FinishReason.STOP
+            assert generation.cancel_reason is None
+
+    play(test)
+
+
+def test_a_snapshot_shows_the_queue_and_the_slots() -> None:
+    async def test() -> None:
+        gate = Gate()
+        async with running(FakeProgram(n_slots=2, gate=gate), queue_depth=3) as engine:
+            assert engine.snapshot().kv_tokens_capacity == 128
+            long = Request(tuple(range(20)), label="long")
+            replies = [engine.submit(r) for r in (Request((1, 2), label="a"), long, long)]
+            await gate.held()
+            for _ in range(2):
+                gate.order()
+                await gate.held()
+            found = engine.snapshot()
+            assert (found.n_waiting, found.n_running, found.queue_depth) == (1, 2, 3)
+            assert found.slots == (
+                SlotState(0, SequenceStatus.DECODE, "a", 2, 0, 3, 2, 3),
+                SlotState(1, SequenceStatus.DECODE, "long", 20, 0, 20, 1, 20),
+            )
+            assert found.kv_tokens_used == 23
+            assert (replies[1].n_computed, replies[2].n_computed) == (20, 0)
+            for reply in replies:
+                reply.cancel()
+            gate.open()
+            await engine.close()
+            idle = engine.snapshot().slots[0]
+            assert (idle.status, idle.label, idle.n_prompt, idle.n_held) == (None, "", 0, 3)
+
+    play(test)
+
+
+def test_records_of_what_has_ended() -> None:
+    async def test() -> None:
+        told: list[ReplyRecord] = []
+        telemetry = Telemetry(Level.SAMPLED, 1, 0)
+        async with running(FakeProgram(), telemetry=telemetry, sink=told.append) as engine:
+            whole = engine.submit(Request((1, 2, 3), max_tokens=4, label="whole"))
+            gone = engine.submit(Request((1,)))
+            gone.cancel()
+            await read(whole)
+            assert list(engine.records.recent) == told
+            assert [r.finish_reason for r in told] == [FinishReason.CANCELLED, FinishReason.LENGTH]
+            assert (told[0].cancel_reason, told[0].slot) == (CancelReason.CALLER, None)
+            record = told[1]
+            assert (record.label, record.slot, record.n_ahead) == ("whole", 0, 0)
+            assert (record.n_prompt, record.n_cached, record.n_completion) == (3, 0, 4)
+            assert len(record.timings.token_times) == 4
+            device = record.timings.device
+            assert device is not None
+            assert (device.n_steps, device.n_decode) == (4, 3)
+            assert 0 < device.decode_max_s <= device.decode_s
+            assert engine.tally.n_steps == {Phase.PREFILL: 1, Phase.DECODE: 3}
+
+    play(test)
+
+
+def test_without_telemetry_nothing_is_kept_and_told() -> None:
+    async def test() -> None:
+        told: list[ReplyRecord] = []
+        async with running(FakeProgram(), sink=told.append) as engine:
+            await read(engine.submit(Request((1,), max_tokens=2)))
+            assert (told, list(engine.records.recent)) == ([], [])
+            assert engine.tally.n_all == 2
+
+    play(test)
+
+
+def test_a_sink_that_fails_is_let_go(capsys: pytest.CaptureFixture[str]) -> None:
+    async def test() -> None:
+        def sink(record: ReplyRecord) -> None:
+            raise OSError(28, "No space left")
+
+        async with running(FakeProgram(), telemetry=Telemetry(Level.HOST), sink=sink) as engine:
+            for _ in range(3):
+                await read(engine.submit(Request((1,), max_tokens=2)))
+            assert len(engine.records.recent) == 3
+
+    play(test)
+    assert capsys.readouterr().err.count("telemetry is not passed on any more: OSError(28") == 1
+
+
+def test_when_to_ask_again_follows_the_time_in_a_slot() -> None:
+    records = Records(Level.OFF)
+    assert records.retry_after_s(1) == 1
+    for seconds, n_slots, expected in [(9.5, 1, 10), (9.5, 4, 3), (0.01, 1, 1), (500.0, 1, 30)]:
+        records = Records(Level.OFF)
+        for _ in range(3):
+            sequence = new_sequence(Request((1,)), 64, 0.0, lambda: None)
+            sequence.timings.admitted_at = 5.0
+            sequence.finish(FinishReason.LENGTH, 5.0 + seconds)
+            records.add(sequence)
+        assert records.retry_after_s(n_slots) == expected
 
 
 def test_a_slow_reader_does_not_hold_up_the_engine() -> None:
@@ -334,6 +501,19 @@ def test_closing_with_grace_lets_the_running_finish() -> None:
             await engine.close(grace_s=5)
             assert len(await read(replies[0])) == 62
             assert await error_of(replies[1]) == SHUTTING_DOWN
+
+    play(test)
+
+
+def test_grace_is_for_all_sequences_of_a_request_that_runs() -> None:
+    async def test() -> None:
+        async with running(FakeProgram()) as engine:
+            replies = engine.submit_all([Request((i,), max_tokens=4) for i in range(3)])
+            after = engine.submit(Request((9,)))
+            await anext(replies[0])
+            await engine.close(grace_s=5)
+            assert [len(await read(reply)) for reply in replies] == [3, 4, 4]
+            assert await error_of(after) == SHUTTING_DOWN
 
     play(test)
 

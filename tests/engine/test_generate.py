@@ -9,7 +9,7 @@ import pytest
 from fake_program import FakeProgram, Gate, expected_reply, play, running
 
 from caldrix.engine.engine import Engine
-from caldrix.engine.generate import Result, TextStream, stream_text
+from caldrix.engine.generate import Result, TextStream, stream_all, stream_text
 from caldrix.engine.sequence import FinishReason, Request
 from caldrix.errors import BusyError, EngineError
 from caldrix.text.detokenize import DecoderRules
@@ -108,6 +108,31 @@ def test_a_stop_string_ends_the_reply_before_it_however_far_the_engine_is() -> N
             _, again = await read(late)
             assert (again.text, again.finish_reason) == (result.text, result.finish_reason)
             assert again.n_completion == 7
+
+    play(test)
+
+
+def test_a_reply_that_a_stop_string_ends_is_complete_for_the_engine_too() -> None:
+    async def test() -> None:
+        gate = Gate()
+        async with running(FakeProgram(VOCAB, gate=gate)) as engine:
+            stream = stream_text(engine, Letters(), Request((1, 2, 3)), stops=[TEXT[0]])
+            reading = asyncio.create_task(read(stream))
+            await gate.held()
+            gate.order()
+            await reading
+            assert stream.generation.finish_reason is FinishReason.STOP
+            gate.open()
+
+    play(test)
+
+
+def test_several_replies_in_one_place() -> None:
+    async def test() -> None:
+        async with running(FakeProgram(VOCAB), queue_depth=0) as engine:
+            requests = [REQUEST, replace(REQUEST, max_tokens=3)]
+            streams = stream_all(engine, Letters(), requests, [TEXT[5]])
+            assert [(await read(stream))[1].text for stream in streams] == [TEXT[:5], TEXT[:3]]
 
     play(test)
 

@@ -6,6 +6,7 @@ from fake_program import FakeProgram
 from caldrix import native
 from caldrix.engine.scheduler import Admission, Limits, Scheduler, Step
 from caldrix.engine.sequence import FinishReason, Request, Sequence, new_sequence
+from caldrix.engine.telemetry import DeviceTimes, Level, Phase, Telemetry
 from caldrix.engine.worker import rows_of
 from caldrix.errors import BusyError
 
@@ -21,10 +22,15 @@ def sequence_of(n_prompt: int, first: int = 0, **fields: object) -> Sequence:
 class Driver:
     """A scheduler and a program, stepped by hand."""
 
-    def __init__(self, admission: Admission = Admission.FILL, **limits: int) -> None:
+    def __init__(
+        self,
+        admission: Admission = Admission.FILL,
+        telemetry: Telemetry | None = None,
+        **limits: int,
+    ) -> None:
         sizes = {"n_slots": 2, "max_rows": 16, "max_out": 4, "queue_depth": 8} | limits
         self.limits = Limits(**sizes)
-        self.scheduler = Scheduler(self.limits, admission)
+        self.scheduler = Scheduler(self.limits, admission, telemetry=telemetry)
         self.program = FakeProgram(
             50, CONTEXT, self.limits.n_slots, self.limits.max_rows, self.limits.max_out
         )
@@ -38,12 +44,12 @@ class Driver:
         assert step is not None
         return step
 
-    def finish(self, step: Step) -> None:
+    def finish(self, step: Step, device_s: float | None = None) -> None:
         rows = rows_of(step)
         picks = self.program.step(
             rows.tokens, rows.positions, rows.slots, rows.out_rows, rows.sampling
         )
-        self.scheduler.complete(picks)
+        self.scheduler.complete(picks, device_s)
 
     def step(self) -> list[tuple[int, int]]:
         """Runs a step; its chunks as (rows, picks)."""
@@ -205,6 +211,47 @@ def test_the_queue_holds_its_depth_beyond_the_free_slots(depth: int, message: st
         driver.step()
 
 
+def test_sequences_of_one_request_take_one_place() -> None:
+    driver = Driver(queue_depth=1)
+    driver.scheduler.add(*(sequence_of(1, first) for first in range(4)))
+    assert driver.scheduler.n_waiting == 1
+    driver.add(sequence_of(1, 40))
+    assert driver.scheduler.n_waiting == 2  # the first two go into slots with the next step
+    with pytest.raises(BusyError):
+        driver.add(sequence_of(1, 41))
+    driver.step()
+    # The rest of the first waits on behind it, and takes no place any more.
+    assert (driver.scheduler.n_running, driver.scheduler.n_waiting) == (2, 1)
+    with pytest.raises(BusyError):
+        driver.add(sequence_of(1, 41))
+
+
+def test_sequences_of_one_request_go_before_those_that_came_later() -> None:
+    driver = Driver(n_slots=1)
+    group = [sequence_of(3, max_tokens=2) for _ in range(3)]
+    later = sequence_of(1, 40)
+    driver.scheduler.add(*group)
+    driver.add(later)
+    assert [s.n_ahead for s in (*group, later)] == [0, 0, 0, 1]
+    while later.slot is None:
+        driver.step()
+    assert [s.n_completion for s in group] == [2, 2, 2]
+    assert [s.n_cached for s in group] == [0, 2, 2]
+
+
+def test_a_place_is_free_when_the_last_of_its_sequences_is_called_off() -> None:
+    driver = Driver(n_slots=1, queue_depth=1)
+    driver.add(sequence_of(1))
+    driver.step()
+    group = [sequence_of(1, first) for first in (1, 2)]
+    driver.scheduler.add(*group)
+    for sequence in group:
+        with pytest.raises(BusyError):
+            driver.add(sequence_of(1, 40))
+        driver.scheduler.end(sequence, FinishReason.CANCELLED)
+    driver.add(sequence_of(1, 40))
+
+
 def test_a_cancelled_waiting_request_frees_its_place_at_once() -> None:
     driver = Driver(n_slots=1, queue_depth=1)
     waiting = sequence_of(1, 1)
@@ -343,6 +390,43 @@ def test_abandon_leaves_nobody_waiting() -> None:
     assert [s.error for s in (running, waiting, cancelled)] == ["the end", "the end", ""]
     assert (driver.scheduler.n_running, driver.scheduler.n_waiting) == (0, 0)
     assert driver.scheduler.schedule() is None
+
+
+def test_steps_are_counted_by_phase_and_sampled_ones_timed() -> None:
+    telemetry = Telemetry(Level.SAMPLED, sample_period=2, sample_offset=1)
+    driver = Driver(telemetry=telemetry)
+    long, short = sequence_of(20, max_tokens=3), sequence_of(2, 1, max_tokens=4)
+    driver.add(long, short)
+    sampled = []
+    while driver.scheduler.sequences:
+        step = driver.begin()
+        sampled.append(driver.scheduler.is_sampled)
+        driver.finish(step, 0.5 if sampled[-1] else None)
+    # 16 rows; 4 and 2; two replies; two replies; the short one alone
+    assert sampled == [False, True, False, True, False]
+    tally = driver.scheduler.tally
+    assert tally.n_steps == {Phase.PREFILL: 2, Phase.DECODE: 3}
+    assert tally.batch_size.counts == [1, 2, 0, 0, 0]
+    assert (tally.device_s[Phase.PREFILL].sum, tally.device_s[Phase.DECODE].sum) == (0.5, 0.5)
+    for sequence in (long, short):
+        assert sequence.timings.batch_max == 2
+        assert sequence.timings.device == DeviceTimes(2, 0.5, 1, 0.5, 0.5)
+        assert sequence.timings.device.decode_mean_s == 0.5
+
+
+@pytest.mark.parametrize("level", [Level.OFF, Level.HOST])
+def test_less_telemetry_keeps_less(level: Level) -> None:
+    driver = Driver(telemetry=Telemetry(level, sample_period=1, sample_offset=0))
+    sequence = sequence_of(2, max_tokens=3)
+    driver.add(sequence)
+    while driver.scheduler.sequences:
+        step = driver.begin()
+        assert not driver.scheduler.is_sampled
+        driver.finish(step)
+    assert driver.scheduler.tally.n_all == 3
+    assert sequence.timings.device is None
+    assert sequence.timings.batch_max == (0 if level is Level.OFF else 1)
+    assert driver.scheduler.tally.batch_size.count == (0 if level is Level.OFF else 2)
 
 
 def test_timings_are_the_moments_of_the_steps() -> None:

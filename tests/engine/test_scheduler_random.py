@@ -25,6 +25,7 @@ class Arrival:
     at_step: int
     request: Request
     cancel_at: int | None  # even: before a step, odd: while it is in flight
+    n_choices: int  # sequences in one place
     continues: int | None  # the prompt is an earlier sequence's tokens so far, then the request's
 
 
@@ -41,6 +42,7 @@ arrivals = st.builds(
     at_step=st.integers(0, 25),
     request=requests(CONTEXT, VOCAB),
     cancel_at=st.one_of(st.none(), st.none(), st.integers(0, 80)),
+    n_choices=st.sampled_from([1, 1, 1, 3]),
     continues=st.one_of(st.none(), st.integers(0, 7)),
 )
 scenarios = st.builds(
@@ -75,7 +77,7 @@ class Run:
 
     def play(self) -> None:
         number, todo = 0, list(self.scenario.arrivals)
-        while todo or self.scheduler.n_running or self.scheduler.n_waiting:
+        while todo or self.scheduler.n_running or self.scheduler.sequences:
             for arrival in [a for a in todo if a.at_step <= number]:
                 todo.remove(arrival)
                 self.arrive(arrival)
@@ -93,15 +95,17 @@ class Run:
             earlier = self.sequences[arrival.continues % len(self.sequences)]
             prompt_ids = (*earlier.token_ids, *request.prompt_ids)[: CONTEXT - 1]
             request = replace(request, prompt_ids=prompt_ids)
-        sequence = new_sequence(request, CONTEXT, 0.0, lambda: None)
+        sequences = [
+            new_sequence(request, CONTEXT, 0.0, lambda: None) for _ in range(arrival.n_choices)
+        ]
         try:
-            self.scheduler.add(sequence)
+            self.scheduler.add(*sequences)
         except BusyError:
             assert self.scheduler.n_waiting >= self.scenario.limits.queue_depth
             return
-        self.sequences.append(sequence)
+        self.sequences += sequences
         if arrival.cancel_at is not None:
-            self.cancels.append((arrival.cancel_at, sequence))
+            self.cancels.append((arrival.cancel_at, sequences[0]))
 
     def cancel_due(self, moment: int) -> None:
         for cancel_at, sequence in self.cancels:

@@ -12,7 +12,8 @@ import tiny
 from fake_program import play
 
 from caldrix import native
-from caldrix.engine.engine import Engine, Generation
+from caldrix.engine.engine import Engine
+from caldrix.engine.generation import Generation
 from caldrix.engine.load import LoadOptions, load_program
 from caldrix.engine.sequence import FinishReason, Request, SamplingParams
 

@@ -2,7 +2,7 @@
 
 from array import array
 
-from caldrix.engine.telemetry import Timings
+from caldrix.engine.telemetry import DeviceTimes, Histogram, Level, Phase, Telemetry, Timings
 
 
 def test_nothing_has_a_duration_before_it_happened() -> None:
@@ -27,3 +27,25 @@ def test_durations_of_a_whole_reply() -> None:
 
 def test_one_token_has_no_time_between_tokens() -> None:
     assert Timings(0.0, token_times=array("d", [1.0])).token_s is None
+
+
+def test_a_bound_counts_itself() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.0, 2.5, 9.0):
+        histogram.observe(value)
+    assert (histogram.counts, histogram.count, histogram.sum) == ([2, 2, 2], 6, 16.5)
+
+
+def test_one_step_of_each_period_is_sampled() -> None:
+    sampled = [n for n in range(20) if Telemetry(Level.SAMPLED, 8, 4).samples(n)]
+    assert sampled == [4, 12]
+    assert not any(Telemetry(Level.HOST, 1, 0).samples(n) for n in range(5))
+
+
+def test_no_decode_step_has_no_mean() -> None:
+    times = DeviceTimes()
+    times.add(Phase.PREFILL, 2.0)
+    assert (times.decode_mean_s, times.prefill_s) == (None, 2.0)
+    for seconds in (1.0, 3.0):
+        times.add(Phase.DECODE, seconds)
+    assert (times.decode_mean_s, times.decode_max_s, times.n_steps) == (2.0, 3.0, 3)

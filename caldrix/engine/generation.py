@@ -1,0 +1,123 @@
+"""The handle on one reply: its tokens as they come, and what is known of it.
+
+Owns the reader's place in the reply. Knows nothing of slots, steps or text; everything but reading
+and ending is the sequence's. Runs in the engine's event loop.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from caldrix import native
+from caldrix.engine.sequence import CancelReason, FinishReason, Sequence, SequenceStatus
+from caldrix.engine.telemetry import Timings
+from caldrix.errors import EngineError
+
+
+class Generation:
+    """One reply: iterate over its tokens.
+
+    The engine may run ahead; at most a context of tokens waits here.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        woken: asyncio.Event,
+        end: Callable[[Sequence, FinishReason, CancelReason | None], None],
+    ) -> None:
+        self._sequence = sequence
+        self._woken = woken
+        self._end = end
+        self._n_read = 0
+
+    def __aiter__(self) -> AsyncIterator[int]:
+        return self
+
+    async def __anext__(self) -> int:
+        """The next token; a reply that ended with an error raises it after its tokens."""
+        sequence = self._sequence
+        while self._n_read == sequence.n_visible:
+            if sequence.finish_reason is FinishReason.ERROR:
+                raise EngineError(sequence.error)
+            if sequence.is_finished:
+                raise StopAsyncIteration
+            self._woken.clear()
+            await self._woken.wait()  # set by every token and by the end, which always comes
+        token_id = sequence.token_ids[sequence.n_prompt + self._n_read]
+        self._n_read += 1
+        return token_id
+
+    def cancel(self) -> None:
+        """Ends the reply now; tokens already here can still be read.
+
+        No effect on one that has ended.
+        """
+        self._end(self._sequence, FinishReason.CANCELLED, CancelReason.CALLER)
+
+    def stop(self) -> None:
+        """The same for a reply that is complete, as its reader sees it: at a stop string."""
+        self._end(self._sequence, FinishReason.STOP, None)
+
+    @property
+    def status(self) -> SequenceStatus:
+        return self._sequence.status
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """None while the reply goes on."""
+        return self._sequence.finish_reason
+
+    @property
+    def cancel_reason(self) -> CancelReason | None:
+        """With FinishReason.CANCELLED."""
+        return self._sequence.cancel_reason
+
+    @property
+    def label(self) -> str:
+        return self._sequence.request.label
+
+    @property
+    def seed(self) -> int:
+        return self._sequence.seed
+
+    @property
+    def slot(self) -> int | None:
+        return self._sequence.slot
+
+    @property
+    def n_prompt(self) -> int:
+        return self._sequence.n_prompt
+
+    @property
+    def n_cached(self) -> int:
+        """Tokens of the prompt that an earlier one had left in the slot."""
+        return self._sequence.n_cached
+
+    @property
+    def n_computed(self) -> int:
+        """Tokens of the prompt that are computed, those found in the slot included."""
+        return min(self._sequence.n_computed, self._sequence.n_prompt)
+
+    @property
+    def n_ahead(self) -> int:
+        """Requests that waited before this one when it came."""
+        return self._sequence.n_ahead
+
+    @property
+    def n_completion(self) -> int:
+        """Tokens picked, read or not, a stop token included."""
+        return self._sequence.n_completion
+
+    @property
+    def logprobs(self) -> list[native.TokenLogprob]:
+        """One for each token of the reply so far, read or not; none when not asked for."""
+        return self._sequence.logprobs
+
+    @property
+    def prompt_logprobs(self) -> list[native.TokenLogprob | None]:
+        """With echo_logprobs, one for each token of the prompt so far; the first has none."""
+        return self._sequence.prompt_logprobs
+
+    @property
+    def timings(self) -> Timings:
+        return self._sequence.timings
