@@ -16,9 +16,10 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
 
 class Family(Protocol):
-    """What a model file provides."""
+    """What a model file provides as FAMILY."""
 
-    GGUF_ARCHITECTURE: str
+    @property
+    def gguf_architecture(self) -> str: ...
 
     def config_from_hf(self, values: Mapping[str, object], where: str) -> DecoderConfig:
         """The fields of config.json; RefusedError, starting with `where`, for one that is not
@@ -50,15 +51,14 @@ def family_of_hf(values: Mapping[str, object], where: str) -> Family:
 def family_of_gguf(metadata: Mapping[str, object], where: str) -> Family:
     """The family that general.architecture names."""
     name = metadata.get("general.architecture")
-    for model_type in ARCHITECTURES:
-        family = _load(model_type)
-        if name == family.GGUF_ARCHITECTURE:
-            return family
-    known = ", ".join(ARCHITECTURES)
+    families = {family.gguf_architecture: family for family in map(_load, ARCHITECTURES)}
+    if isinstance(name, str) and name in families:
+        return families[name]
+    known = ", ".join(families)
     raise RefusedError(
         f"{where}: general.architecture {printable(name)} is not supported; known are {known}"
     )
 
 
 def _load(model_type: str) -> Family:
-    return cast(Family, importlib.import_module(f"caldrix.models.{model_type}"))
+    return cast(Family, importlib.import_module(f"caldrix.models.{model_type}").FAMILY)

@@ -4,32 +4,13 @@ GGUF files of this family hold the rows of q and k permuted so that rotated pair
 everything else is the plain dense decoder.
 """
 
-from collections.abc import Mapping
+from caldrix.models.dense import DenseFamily
+from caldrix.models.graph import RopeStyle
 
-from caldrix.models import blocks
-from caldrix.models.config import DecoderConfig, decoder_from_gguf, decoder_from_hf
-from caldrix.models.graph import Graph, RopeStyle
-
-GGUF_ARCHITECTURE = "llama"
-
-
-def config_from_hf(values: Mapping[str, object], where: str) -> DecoderConfig:
-    return decoder_from_hf(values, where, qkv_bias=None, qk_norm=False)
-
-
-def config_from_gguf(
-    metadata: Mapping[str, object], tensors: Mapping[str, tuple[int, ...]], where: str
-) -> DecoderConfig:
-    return decoder_from_gguf(
-        metadata,
-        tensors,
-        where,
-        architecture=GGUF_ARCHITECTURE,
-        model_type="llama",
-        rope_style=RopeStyle.ADJACENT,
-        qk_norm=False,
-    )
-
-
-def build(config: DecoderConfig) -> Graph:
-    return blocks.dense_decoder(config)
+FAMILY = DenseFamily(
+    model_type="llama",
+    gguf_architecture="llama",
+    qkv_bias=None,
+    qk_norm=False,
+    gguf_rope_style=RopeStyle.ADJACENT,
+)
