@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from caldrix.errors import EngineError
+from caldrix.errors import EngineError, TooLargeError
+from caldrix.units import format_size
 
 try:
     from caldrix._native import ffi, lib
 except ImportError as error:
     raise EngineError(
-        f"the native library cannot be loaded ({str(error).splitlines()[0]}); "
+        f"the native library cannot be loaded ({str(error).partition(chr(10))[0]}); "
         "build it with: python tools/build_native.py --inplace"
     ) from error
 
@@ -155,7 +156,13 @@ def decode(
 
 def allocate(n_bytes: int) -> mmap.mmap:
     """Zeroed memory on a page boundary that costs nothing until it is touched."""
-    memory = mmap.mmap(-1, max(n_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, max(n_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TooLargeError(
+            f"cannot get {format_size(n_bytes)} of memory ({reason}); use a smaller --ctx or model"
+        ) from None
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages has none to keep away
             memory.madvise(mmap.MADV_NOHUGEPAGE)

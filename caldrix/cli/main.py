@@ -5,6 +5,7 @@ stdout that has gone away ends the program quietly. Anything else that escapes i
 called one. Imports nothing before it knows the command: `caldrix --version` stays instant.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,10 @@ LATER = {
 def main(argv: Sequence[str] | None = None) -> int:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (for the life of the process)
+    # No kernel here is of numpy's BLAS, whose idle threads cost time and address space.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if not os.environ.get("HOME", "/"):
+        del os.environ["HOME"]  # an empty one would put caches under /
     try:
         return _status_of(list(sys.argv[1:] if argv is None else argv))
     finally:
@@ -42,8 +47,10 @@ def _status_of(arguments: list[str]) -> int:
     except MemoryError:
         return _refuse("out of memory", 1)
     except Exception as error:
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
-        return _refuse(f"internal error: {what} (a bug in caldrix)", 1)
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            return _refuse("out of memory", 1)
+        text = str(error).strip().partition("\n")[0] or "no reason given"
+        return _refuse(f"internal error: {type(error).__name__}: {text} (a bug in caldrix)", 1)
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -5,6 +5,7 @@ Offsets only, no allocation. Activations are f32 with rows padded to 64 bytes, s
 load whole vectors of any width; a buffer is free again after the last op that reads it.
 """
 
+import mmap
 import re
 import resource
 from collections.abc import Iterator
@@ -105,17 +106,24 @@ def plan_cache(
     return CachePlan(align(part), num_layers)
 
 
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """Bytes this process may use: the machine's memory, a limit of its cgroup or one above, or the
-    limit on its address space, whichever is least; None where none of them can be read.
+def memory_limit(mapped_bytes: int = 0, root: Path = Path("/")) -> int | None:
+    """Bytes a model may use: the machine's memory, a limit of the process's cgroup or one above, or
+    what the limit on its address space leaves, whichever is least; None where none can be read.
 
-    `root` stands for / so that tests can lay out a machine of their own.
+    `mapped_bytes` of the model are in the address space already. `root` stands for / so that tests
+    can lay out a machine of their own.
     """
     limits = [*_machine_memory(root), *_cgroup_limits(root)]
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft != resource.RLIM_INFINITY:
-        limits.append(soft)
+        limits.append(max(soft - _address_space(root) + mapped_bytes, 0))
     return min(limits, default=None)
+
+
+def _address_space(root: Path) -> int:
+    """Bytes of address space in use: the interpreter and its libraries take most of it."""
+    pages = read(root / "proc/self/statm").partition(" ")[0]
+    return int(pages) * mmap.PAGESIZE if pages.isdecimal() else 0
 
 
 def _machine_memory(root: Path) -> Iterator[int]:

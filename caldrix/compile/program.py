@@ -170,7 +170,7 @@ def compile_model(
     )
     plan = emitter.plan()
     sizes = _sizes(source.checkpoint, weights, cache, activations)
-    check_fit(sizes, source.where, limits, memory_limit())
+    check_fit(sizes, source.where, limits, memory_limit(sizes.files))
     offset = emitter.value(lowered.logits).offset
     return Program(plan, emitter.notes, sizes, graph, limits, options, weights, offset)
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caldrix import models, native
+from caldrix.compile.memory import memory_limit
 from caldrix.compile.program import (
     MAX_OUT,
     MAX_ROWS,
@@ -46,6 +47,9 @@ from caldrix.units import format_seconds, format_size
 Status = Callable[[str], None]
 FLOAT_TYPES = ("f32", "f16", "bf16")
 DEFAULT_CONTEXT = 2048
+# What a tokenizer takes, roughly: a vocabulary of 49152 measured 38 MB.
+TEXT_BYTES = 8_000_000
+TOKEN_BYTES = 800
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
     """Opens, checks and compiles `path`. Raises RefusedError, NotFoundError or TooLargeError."""
     started = time.monotonic()
     parts = _open(path)
+    _check_room(parts)
     tokenizer, chat_template = parts.text(status)
     _check_vocabulary(tokenizer, parts.config, parts.source.where)
     program = _compile(parts, options)
@@ -263,6 +268,19 @@ def _context(wanted: int | None, config: DecoderConfig, where: str) -> int:
             f"--ctx {wanted}: {where} was trained for {limit} positions; use {limit} or less"
         )
     return wanted
+
+
+def _check_room(parts: _Parts) -> None:
+    """The tokenizers library ends the whole process where it gets no memory: refuse before it."""
+    files = sum(file.size for file in parts.source.checkpoint.files)
+    text = TEXT_BYTES + TOKEN_BYTES * parts.config.vocab_size
+    limit = memory_limit(files)
+    if limit is not None and files + text > limit:
+        raise TooLargeError(
+            f"{parts.source.where}: needs {format_size(files + text)} ({format_size(files)} of"
+            f" weights) without its cache; this process may use {format_size(limit)};"
+            " use a smaller model"
+        )
 
 
 def _check_vocabulary(tokenizer: Tokenizer, config: DecoderConfig, where: str) -> None:

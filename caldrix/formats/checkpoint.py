@@ -5,8 +5,10 @@ format's layout. A mapping is read-only and covers the whole file; it lives as l
 A Tensor exists only after its bytes were checked to lie inside its file.
 """
 
+import errno
 import mmap
 import os
+import resource
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from caldrix import native
-from caldrix.errors import NotFoundError, RefusedError, printable
+from caldrix.errors import NotFoundError, RefusedError, TooLargeError, printable
 from caldrix.formats.dtypes import DType
 from caldrix.log import escape
+from caldrix.units import format_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,8 +71,22 @@ def map_file(path: Path) -> MappedFile:
     """The whole of a regular file, read-only; refuses an empty one, a directory and a device."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        try:
+            mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            raise _no_room(path, size) from None
     return MappedFile(path, size, memoryview(mapping))
+
+
+def _no_room(path: Path, size: int) -> TooLargeError:
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limit = "without a limit" if soft == resource.RLIM_INFINITY else f"of {format_size(soft)}"
+    return TooLargeError(
+        f"{escape(str(path))}: its {format_size(size)} do not fit what is left of the address space"
+        f" {limit} (ulimit -v)"
+    )
 
 
 # How files start that are often found where a model was expected.

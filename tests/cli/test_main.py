@@ -1,5 +1,6 @@
 """The front door: commands, help, and how every kind of failure ends."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -28,6 +29,12 @@ HEAVY = ("numpy", "tokenizers", "huggingface_hub", "jinja2", "PIL", "asyncio", "
         (EngineError("it broke"), 1, "caldrix: it broke\n"),
         (KeyboardInterrupt(), 130, ""),
         (MemoryError(), 1, "caldrix: out of memory\n"),
+        (OSError(12, "Cannot allocate memory"), 1, "caldrix: out of memory\n"),
+        (
+            ImportError("\n\nIMPORTANT: read this"),
+            1,
+            "caldrix: internal error: ImportError: IMPORTANT: read this (a bug in caldrix)\n",
+        ),
         (
             ZeroDivisionError("two\nlines"),
             1,
@@ -98,6 +105,12 @@ def test_version_and_help_load_nothing_heavy() -> None:
 def test_the_version_is_the_package_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capfd.readouterr() == (f"caldrix {__version__}\n", "")
+
+
+def test_an_empty_home_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr(run, "main", lambda arguments: len(os.path.expanduser("~")))
+    assert main(["run"]) > 1  # from the user database; "/" would be 1
 
 
 class Interrupted(MetaPathFinder):

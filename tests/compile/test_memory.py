@@ -1,5 +1,6 @@
 """How much memory a process may use, on machines laid out as files."""
 
+import mmap
 import resource
 from pathlib import Path
 
@@ -23,14 +24,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_a_limit_it_is_the_machines_memory(machine: Path) -> None:
-    assert memory_limit(machine) == MACHINE
+    assert memory_limit(root=machine) == MACHINE
 
 
 def test_a_machine_that_says_nothing_has_no_limit(machine: Path) -> None:
     write(machine, {"proc/meminfo": "MemTotal: much\n"})
-    assert memory_limit(machine) is None
+    assert memory_limit(root=machine) is None
     (machine / "proc/meminfo").unlink()
-    assert memory_limit(machine) is None
+    assert memory_limit(root=machine) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_the_least_limit_of_a_group_and_those_above(
     machine: Path, limits: dict[str, str], expected: int
 ) -> None:
     v2(machine, "/a/b", "memory.max", limits)
-    assert memory_limit(machine) == expected
+    assert memory_limit(root=machine) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,16 +63,22 @@ def test_the_least_limit_of_a_group_and_those_above(
 def test_a_limit_of_cgroup_v1(machine: Path, mounts: str, cgroup: str, folder: str) -> None:
     v1(machine, mounts, cgroup)
     write(machine, {f"{folder}/memory.limit_in_bytes": "5000000\n"})
-    assert memory_limit(machine) == 5_000_000
+    assert memory_limit(root=machine) == 5_000_000
     write(machine, {f"{folder}/memory.limit_in_bytes": f"{NONE_OF_V1}\n"})
-    assert memory_limit(machine) == MACHINE
+    assert memory_limit(root=machine) == MACHINE
 
 
 def test_a_limit_on_the_address_space_counts(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (4_000_000, 4_000_000))
-    assert memory_limit(machine) == 4_000_000
+    assert memory_limit(root=machine) == 4_000_000
+    in_use = 300 * mmap.PAGESIZE
+    write(machine, {"proc/self/statm": "300 200 100 1 0 60 0\n"})
+    assert memory_limit(root=machine) == 4_000_000 - in_use
+    assert memory_limit(in_use, machine) == 4_000_000
+    write(machine, {"proc/self/statm": "3000 200 100 1 0 60 0\n"})
+    assert memory_limit(5, machine) == 0
 
 
 def test_this_machine_has_memory() -> None:

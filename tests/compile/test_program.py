@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_refused_with_both_numbers_before_it_is_allocated(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "allocate", None)
-    monkeypatch.setattr(compiler, "memory_limit", lambda: 1_000_000)
+    monkeypatch.setattr(compiler, "memory_limit", lambda mapped: 1_000_000)
     with pytest.raises(TooLargeError) as caught:
         compiled(directory, max_context=1024)
     pattern = r": needs (\S+) MB \(.* of cache at --ctx 1024\); this process may use 1\.0 MB; use a"

@@ -17,7 +17,7 @@ import tiny_plan
 from tiny_plan import BF16, CONTEXT, MAX_OUT, MAX_ROWS, SLOTS, VOCAB, TinyPlan
 
 from caldrix import native
-from caldrix.errors import EngineError
+from caldrix.errors import EngineError, TooLargeError
 
 HERE = Path(__file__).resolve().parent
 PROMPT = [5, 90, 17, 17, 3, 44, 71, 2, 60, 33, 8, 95, 0, 21, 50, 13, 77]
@@ -415,6 +415,12 @@ def test_allocated_memory_is_zero_aligned_and_private() -> None:
     assert memory[:] == bytes(3 * mmap.PAGESIZE)
     assert np.frombuffer(memory, np.uint8).ctypes.data % mmap.PAGESIZE == 0
     assert len(native.allocate(0)) == 1
+
+
+@pytest.mark.parametrize("n_bytes", [2**62, 2**64])
+def test_memory_that_cannot_be_had_is_refused_with_its_size(n_bytes: int) -> None:
+    with pytest.raises(TooLargeError, match=r"cannot get \d+\.\d TB of memory \(.+\); use a small"):
+        native.allocate(n_bytes)
 
 
 def test_quant_types_decode_by_name_and_by_row() -> None:
