@@ -22,7 +22,7 @@ def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
         if (size := path.stat().st_size) > limit:
             raise RefusedError(f"{path}: {size} bytes; at most {limit} are read")
         with open(path, "rb") as file:
-            return file.read(limit)
+            return file.read(size)  # not the limit, which would be allocated
     except OSError as error:
         raise RefusedError(f"{path}: cannot be read: {error.strerror}") from None
 
