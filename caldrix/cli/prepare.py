@@ -15,6 +15,7 @@ from caldrix.errors import CaldrixError, RefusedError, UsageError, printable
 
 if TYPE_CHECKING:
     from caldrix.engine.load import LoadedModel, LoadOptions
+    from caldrix.hub.resolve import ModelReference
     from caldrix.image.decode import Image
 
 MAX_SYSTEM_BYTES = 4 * 2**20
@@ -51,19 +52,28 @@ def load(line: CommandLine, lane: str) -> "LoadedModel":
             f"the draft model {printable(line['draft_model'])} is not used: "
             "this version does not speculate; the reply is the same without it"
         )
+    options = load_options(line, line["served_name"] or reference.served_name)
     path = reference.path
     if path is None:
-        from caldrix.cli.interrupts import raising
-        from caldrix.hub.fetch import fetch
-
-        with raising():
-            path = fetch(reference, log.status)
+        path = fetch_model(reference, options)
     check_budget(line["weight_budget"], path)
     from caldrix.engine.load import load_model
 
-    return load_model(
-        path, load_options(line, line["served_name"] or reference.served_name), log.status
-    )
+    return load_model(path, options, log.status)
+
+
+def fetch_model(reference: "ModelReference", options: "LoadOptions") -> Path:
+    """The model's files; one that could not be loaded is refused before its weights are fetched."""
+    from caldrix.cli.interrupts import raising
+    from caldrix.hub.fetch import fetch
+
+    def judge(config: Path) -> None:
+        from caldrix.engine.load import check_config
+
+        check_config(config, options)
+
+    with raising():
+        return fetch(reference, log.status, judge)
 
 
 def load_options(line: CommandLine, name: str) -> "LoadOptions":

@@ -151,14 +151,24 @@ def _best_row() -> str:
     return rows[0]
 
 
-def _open_directory(path: Path) -> _Parts:
-    config_path = path / "config.json"
-    values = read_json(config_path)
-    where = escape(str(config_path))
+def check_config(path: Path, options: LoadOptions) -> None:
+    """Refuses by its config.json alone, before the weights are there, what could not be loaded."""
+    _, _, config = _read_config(path)
+    _context(options.max_context, config, escape(str(path)))
+
+
+def _read_config(path: Path) -> tuple[dict[str, object], models.Family, DecoderConfig]:
+    values = read_json(path)
+    where = escape(str(path))
     family = models.family_of_hf(values, where)
     config = family.config_from_hf(values, where)
-    checkpoint = open_safetensors(path)
     _refuse_quantization(values, where)
+    return values, family, config
+
+
+def _open_directory(path: Path) -> _Parts:
+    values, family, config = _read_config(path / "config.json")
+    checkpoint = open_safetensors(path)
 
     def text(status: Status) -> tuple[Tokenizer, ChatTemplate | None]:
         return load_tokenizer(path, config.vocab_size), load_chat_template(path)

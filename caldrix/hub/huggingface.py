@@ -23,7 +23,14 @@ from caldrix.errors import BusyError, CaldrixError, NotFoundError, RefusedError
 from caldrix.hub import hub_cache, storage
 from caldrix.hub.hub_errors import endpoint, explain, hub_name, is_transient
 from caldrix.hub.progress import Progress
-from caldrix.hub.repo_files import choose_files, find_missing, listed, model_path
+from caldrix.hub.repo_files import (
+    CONFIG,
+    SMALL_FILES,
+    choose_files,
+    find_missing,
+    listed,
+    model_path,
+)
 from caldrix.units import format_size
 
 ASK_SECONDS = 10.0
@@ -34,6 +41,7 @@ RETRY_SECONDS = 1.0
 CHUNK_BYTES = 1 << 20
 
 Status = Callable[[str], None]
+Judge = Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +54,16 @@ class RemoteFile:
     git_sha1: str | None
 
 
-def fetch_repository(repo: str, revision: str, status: Status) -> Path:
-    """The model's directory, or its .gguf file, in the Hugging Face cache."""
+def fetch_repository(repo: str, revision: str, status: Status, judge: Judge | None = None) -> Path:
+    """The model's directory, or its .gguf file, in the Hugging Face cache.
+
+    `judge` sees config.json before any weights are fetched; what it raises ends the download.
+    """
     found = _find_copy(repo, revision, status)
     if found:
         return found
     try:
-        return _fetch(repo, revision, status)
+        return _fetch(repo, revision, status, judge)
     except CaldrixError as error:
         return _fall_back(repo, revision, error, status)
 
@@ -68,14 +79,15 @@ def _find_copy(repo: str, revision: str, status: Status) -> Path | None:
     return None
 
 
-def _fetch(repo: str, revision: str, status: Status) -> Path:
+def _fetch(repo: str, revision: str, status: Status, judge: Judge | None) -> Path:
     """Asks the hub and fetches what is not here, one caldrix at a time."""
     if hub_cache.is_offline():
         raise NotFoundError(f"{repo}@{revision} cannot be fetched: HF_HUB_OFFLINE is set")
     lock = hub_cache.lock_path(repo)
     storage.make_directory(lock.parent)
     with storage.locked(lock, lambda: status(f"waiting for another caldrix to download {repo}")):
-        return _find_copy(repo, revision, status) or _download(repo, revision, status)
+        copy = _find_copy(repo, revision, status)
+        return copy or _download(repo, revision, status, judge)
 
 
 def _fall_back(repo: str, revision: str, error: CaldrixError, status: Status) -> Path:
@@ -90,7 +102,7 @@ def _fall_back(repo: str, revision: str, error: CaldrixError, status: Status) ->
     return model_path(copy.directory)
 
 
-def _download(repo: str, revision: str, status: Status) -> Path:
+def _download(repo: str, revision: str, status: Status, judge: Judge | None) -> Path:
     copy = hub_cache.find_snapshot(repo, revision)
     is_whole = copy is not None and copy.missing is None
     seconds = ASK_SECONDS_WITH_COPY if is_whole else ASK_SECONDS
@@ -107,6 +119,9 @@ def _download(repo: str, revision: str, status: Status) -> Path:
     else:
         status(_already_here(repo, commit))
     for file in waiting:
+        if judge and file.name not in SMALL_FILES and CONFIG in listing:
+            judge(directory / CONFIG)
+            judge = None
         _fetch_file(repo, commit, file, Progress(file.name, file.size_bytes), status)
     missing = find_missing(directory)
     if missing:

@@ -133,3 +133,14 @@ def test_what_a_file_leaves_out_is_told_to_whoever_loads_it(
     _, (guess, _) = loaded(path)
     assert guess == f"{path}: no tokenizer.ggml.pre; words are cut as for 'default'"
     assert capfd.readouterr().err == ""
+
+
+def test_a_config_alone_says_what_could_not_be_loaded(directory: Path) -> None:
+    config = directory / "config.json"
+    (directory / "model.safetensors").unlink()
+    loader.check_config(config, LoadOptions(max_context=1024))
+    with pytest.raises(TooLargeError, match="--ctx 1025"):
+        loader.check_config(config, LoadOptions(max_context=1025))
+    change(config, model_type="idefics3")
+    with pytest.raises(RefusedError, match="model_type 'idefics3' is not supported"):
+        loader.check_config(config, LoadOptions())

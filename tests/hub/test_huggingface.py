@@ -13,7 +13,7 @@ import pytest
 from fake_hub import Asked, FakeHub, Handler, commit_of
 from huggingface_hub import constants
 
-from caldrix.errors import BusyError, CaldrixError, TooLargeError
+from caldrix.errors import BusyError, CaldrixError, RefusedError, TooLargeError
 from caldrix.hub import hub_cache, huggingface, storage
 from caldrix.hub.huggingface import fetch_repository
 
@@ -99,6 +99,23 @@ def test_what_is_here_is_not_asked_for_again(
         assert fetch_repository(REPO, revision, lines.append) == first
     assert not hub.asked
     assert lines[1:] == [f"{REPO} is already in the Hugging Face cache, revision {COMMIT}"] * 2
+
+
+def test_a_config_that_is_refused_costs_no_weights(hub: FakeHub, lines: list[str]) -> None:
+    judged: list[bytes] = []
+
+    def judge(config: Path) -> None:
+        judged.append(config.read_bytes())
+        raise RefusedError("config.json: not this one")
+
+    with pytest.raises(RefusedError, match="not this one"):
+        fetch_repository(REPO, "main", lines.append, judge)
+    assert judged == [FILES["config.json"]]
+    assert hub.gets("config.json")
+    assert not hub.gets(".safetensors")
+    fetch_repository(REPO, "main", lines.append, lambda config: judged.append(b"taken"))
+    assert judged[-1] == b"taken"
+    assert hub.gets(".safetensors")
 
 
 def test_a_revision_may_be_a_commit_or_a_ref(hub: FakeHub, lines: list[str]) -> None:
