@@ -27,6 +27,9 @@ except ImportError as error:
     ) from error
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap | npt.NDArray[Any]
+# Memory that a model holds on to. No memoryview: one in a cycle with the model is cleared by the
+# collector while the model's export of it is alive, which ends the process.
+Arena = bytes | bytearray | mmap.mmap | npt.NDArray[Any]
 Indices = Sequence[int] | npt.NDArray[np.uint32]
 
 # Every integer constant and enumerator of the headers, by its C name.
@@ -179,7 +182,7 @@ class Model:
     """A checked plan with its memory and threads. One thread at a time may step it."""
 
     def __init__(
-        self, plan: bytes, arenas: Sequence[Buffer | None], row: str | None, n_threads: int
+        self, plan: bytes, arenas: Sequence[Arena | None], row: str | None, n_threads: int
     ) -> None:
         # for life
         self._error = ffi.new("struct cx_error *")

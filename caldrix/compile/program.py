@@ -104,7 +104,7 @@ class Program:
         files = weights.checkpoint.files
         arenas = [None, activations, native.allocate(sizes.cache), made]
         self._model = native.Model(
-            plan, [*arenas, *(file.view for file in files)], options.cpu_isa, options.threads
+            plan, [*arenas, *(file.mapping for file in files)], options.cpu_isa, options.threads
         )
         stride = stride_of(self.vocab_size)
         rows = np.frombuffer(

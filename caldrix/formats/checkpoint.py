@@ -36,8 +36,11 @@ def refusal(path: Path, problem: str) -> RefusedError:
 class MappedFile:
     """A whole file, read-only; mapped as long as `view`, or a slice of it, lives."""
 
+    """`mapping` is what to keep and hand on; `view` is for reading it in Python."""
+
     path: Path
     size: int
+    mapping: mmap.mmap
     view: memoryview
 
     def refusal(self, problem: str) -> RefusedError:
@@ -77,7 +80,7 @@ def map_file(path: Path) -> MappedFile:
             if error.errno != errno.ENOMEM:
                 raise
             raise _no_room(path, size) from None
-    return MappedFile(path, size, memoryview(mapping))
+    return MappedFile(path, size, mapping, memoryview(mapping))
 
 
 def _no_room(path: Path, size: int) -> TooLargeError:

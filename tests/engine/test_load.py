@@ -1,6 +1,8 @@
 """What a load decides (type, context, name, end tokens) and what it refuses by name."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from caldrix.engine import load as loader
 from caldrix.engine.load import LoadedModel, LoadOptions, load_model
 from caldrix.errors import EngineError, RefusedError, TooLargeError
 
+ROOT = Path(__file__).resolve().parents[2]
 TIED = next(model for model in tiny.MODELS if model.name == "llama-tied")
 QWEN2 = next(model for model in tiny.MODELS if model.name == "qwen2")
 LLAMA3 = next(model for model in tiny.MODELS if model.name == "llama-llama3")
@@ -144,3 +147,22 @@ def test_a_config_alone_says_what_could_not_be_loaded(directory: Path) -> None:
     change(config, model_type="idefics3")
     with pytest.raises(RefusedError, match="model_type 'idefics3' is not supported"):
         loader.check_config(config, LoadOptions())
+
+
+def test_a_model_dropped_in_a_cycle_is_collected(directory: Path) -> None:
+    """Before: the collector cleared a memoryview of the file under the model, and crashed."""
+    code = (
+        "import gc, sys\n"
+        "from pathlib import Path\n"
+        "from caldrix.engine.load import LoadOptions, load_model\n"
+        "for _ in range(3):\n"
+        "    model = load_model(Path(sys.argv[1]), LoadOptions(threads=2), lambda text: None)\n"
+        "    model.program.itself = model\n"
+        "    del model\n"
+        "    gc.collect()\n"
+        "last = load_model(Path(sys.argv[1]), LoadOptions(threads=2), lambda text: None)\n"
+        "last.program.itself = last\n"
+    )
+    command = [sys.executable, "-c", code, str(directory)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
