@@ -88,11 +88,12 @@ class PlainEncoder:
         """The ids of a text given as typed text and control tokens."""
         text = "".join(s if isinstance(s, str) else self._names[s] for s in segments)
         while True:
-            encoding = self._library.encode(text, add_special_tokens=False)
-            ids = encoding.ids
+            # In this form the library lets other threads run: a text may take seconds.
+            ids = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
             if self._forbidden.isdisjoint(ids):
                 return [self._real.get(i, i) for i in ids if i != self._break_id]
-            spans = [encoding.offsets[k] for k, i in enumerate(ids) if i in self._forbidden]
+            offsets = self._library.encode_batch([text], add_special_tokens=False)[0].offsets
+            spans = [offsets[k] for k, i in enumerate(ids) if i in self._forbidden]
             text = self._broken(text, spans)
 
     def _broken(self, text: str, spans: Sequence[tuple[int, int]]) -> str:

@@ -121,7 +121,9 @@ class Tokenizer:
         with it.
         """
         with _refusals(self._settings.where):
-            ids = self._library.encode(_clean(text), add_special_tokens=False).ids
+            # In this form the library lets other threads run: a text may take seconds.
+            found = self._library.encode_batch_fast([_clean(text)], add_special_tokens=False)
+            ids = found[0].ids
         if self._settings.file_ids:
             ids = [self._settings.file_ids.get(i, i) for i in ids]
         if not add_special_tokens:
