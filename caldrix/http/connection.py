@@ -6,6 +6,7 @@ task runs straight through the requests. Every wait has a deadline or says who w
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -42,6 +43,8 @@ class Shared:
     observe: Callable[[Exchange], None]
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(SCRATCH_BYTES)))
     is_stopping: bool = False
+    # The loop time up to which anything is read: one still on its way when the server stops.
+    reads_until: float = math.inf
     connections: set["Connection"] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     # Set whenever a connection has ended: a descriptor is free.
@@ -205,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self._is_between:
                     return None
                 seconds = f"{self._limits.head_s:g} s"
-                raise RequestError(408, "timeout", f"request head not complete within {seconds}")
+                raise self._too_slow(f"request head not complete within {seconds}")
         self._is_between = False
         return cast(RequestHead, event)
 
@@ -215,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         self._arrived.clear()
         self._transport.resume_reading()
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(min(deadline, self._shared.reads_until)):
                 await self._arrived.wait()
         except TimeoutError:
             return False
@@ -273,8 +276,13 @@ class Connection(asyncio.BufferedProtocol):
                 raise ClientGone("the client closed inside a request body")
             gap = self._loop.time() + self._limits.body_gap_s
             if not await self._more(min(latest, gap)):
-                raise RequestError(408, "timeout", "request body came too slowly")
+                raise self._too_slow("request body came too slowly")
         return bytes(body)
+
+    def _too_slow(self, message: str) -> RequestError:
+        if self._shared.is_stopping:
+            message = "the server is shutting down; the request was not complete"
+        return RequestError(408, "timeout", message)
 
     async def _turn_away(self, head: RequestHead, refusal: Response) -> _Next:
         """Answers without reading the body. A small body is then read past, so that the connection

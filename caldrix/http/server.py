@@ -23,6 +23,9 @@ _N_SURPLUS = 64
 _SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _SCARCE_RETRY_S = 1.0
 
+# How long a request that has begun to arrive is still read when the server stops.
+_UNREAD_S = 1.0
+
 # How long a cancelled connection may take to clean up before the shutdown goes on without it.
 _CLEAN_UP_S = 5.0
 
@@ -136,6 +139,7 @@ class HttpServer:
         for listener in self._listeners:
             listener.close()
         self._shared.is_stopping = True
+        self._shared.reads_until = asyncio.get_running_loop().time() + _UNREAD_S
         for connection in list(self._shared.connections):
             connection.stop()
         tasks = list(self._shared.tasks)
