@@ -9,9 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TextIO
 
-from caldrix import log
 from caldrix.api.choices import Job
 from caldrix.api.timings import host_times
 from caldrix.engine.sequence import SequenceStatus
@@ -114,16 +112,16 @@ def _job_body(job: Job | None) -> dict[str, object]:
 
 
 class Records:
-    """`level` is --telemetry; `log_file` gets a line for each record, flushed."""
+    """`level` is --telemetry; `log_line` gets each record as a line."""
 
     def __init__(
         self,
         level: str,
-        log_file: TextIO | None,
+        log_line: Callable[[str], None] | None,
         ended: Callable[[Record, Exchange], None],
     ) -> None:
         self.level = level
-        self._log_file = log_file
+        self._log_line = log_line
         self._ended = ended  # told of every record's end
         self._live: dict[int, Record] = {}  # by the identity of the head, which the record holds
         self._done: deque[dict[str, object]] = deque(maxlen=RING)
@@ -141,16 +139,8 @@ class Records:
         body = record.body(exchange, self.level != "off")
         if self.level != "off":
             self._done.append(body)
-        if self._log_file is not None:
-            self._write(self._log_file, body)
-
-    def _write(self, file: TextIO, body: dict[str, object]) -> None:
-        try:
-            file.write(json.dumps(body, sort_keys=True, separators=(",", ":")) + "\n")
-            file.flush()
-        except OSError as error:
-            self._log_file = None  # a full disk is no reason to stop serving
-            log.status(f"--telemetry-log is given up: {error.strerror or error}")
+        if self._log_line is not None:
+            self._log_line(json.dumps(body, sort_keys=True, separators=(",", ":")))
 
     def bodies(self) -> list[dict[str, object]]:
         """Newest first, the live ones before those that are done."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 from caldrix.api.access import Access
 from caldrix.api.refusals import (
@@ -49,7 +49,7 @@ class Settings:
     queue_depth: int = 8
     admission: str = "fill"
     telemetry: str = "sampled"
-    telemetry_log: TextIO | None = None  # the caller's, open for appending
+    telemetry_log: Callable[[str], None] | None = None  # takes a line at once, never raises
     ping_interval_s: float = 15.0
     reasoning_format: str = "none"
     access: Access = field(default_factory=Access)

@@ -17,6 +17,7 @@ from caldrix.http.messages import Limits
 from caldrix.http.server import HttpServer, open_listeners
 
 GRACE_S = 5.0  # for running replies when a server is closed
+WRITTEN_S = 1.0  # for the ends of those that were cut to be read
 
 
 class Server:
@@ -70,9 +71,18 @@ class Server:
         """
         self._service.is_draining = True
         if self._owns_engine:
-            await self._engine.close(grace_s)
-        await self._http.shutdown(min(grace_s, 1.0) if self._owns_engine else grace_s)
+            # Together: no more connections from now on, and answers are written to their end.
+            await asyncio.gather(
+                self._http.shutdown(grace_s + WRITTEN_S), self._engine.close(grace_s)
+            )
+        else:
+            await self._http.shutdown(grace_s)
         self._service.close()
+
+    async def failed(self) -> str:
+        """Waits until the engine cannot go on, or is closed; why, empty when it was closed."""
+        await self._engine.ended()
+        return self._engine.failed
 
     async def __aenter__(self) -> Self:
         await self.start()

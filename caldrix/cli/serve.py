@@ -2,28 +2,32 @@
 
 Owns the order (flags, port, load, listen, the serving line), the signals and the exit status.
 Ctrl-C gives running replies a short grace and exits 130; SIGTERM drains and exits 0; a second
-signal cuts what still runs. Nothing is written to stdout.
+signal cuts what still runs. An engine that cannot go on ends the server with 1. Nothing is written
+to stdout.
 """
 
 import asyncio
+import gc
 import ipaddress
 import signal
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from caldrix import log
 from caldrix.cli.interrupts import INTERRUPTED
 from caldrix.cli.parse import CommandLine, parse
-from caldrix.errors import RefusedError, printable
 
 if TYPE_CHECKING:
     from caldrix.api.service import Settings
+    from caldrix.api.serving import Server
+    from caldrix.engine.line_log import LineLog
     from caldrix.engine.load import LoadedModel
 
 INTERRUPT_GRACE_S = 5.0
 DRAIN_S = 30.0
+FAILED_GRACE_S = 1.0  # for the news to reach the clients
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,25 +49,25 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @contextmanager
-def opened_log(path: str | None) -> Iterator[TextIO | None]:
+def opened_log(path: str | None) -> Iterator["LineLog | None"]:
     """--telemetry-log, refused before a download where it cannot be written."""
     if path is None:
         yield None
         return
+    from caldrix.engine.line_log import LineLog
+
+    file = LineLog(path, "--telemetry-log")
     try:
-        file = open(path, "a", encoding="utf8")  # noqa: SIM115  (its errors are not those of the body)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RefusedError(f"--telemetry-log {printable(path)}: {reason.lower()}") from None
-    with file:
         yield file
+    finally:
+        file.close()
 
 
 async def serve(
     line: CommandLine,
     model: "LoadedModel",
     listeners: list[socket.socket],
-    log_file: TextIO | None,
+    log_file: "LineLog | None",
 ) -> int:
     from caldrix.api.serving import Server
 
@@ -73,10 +77,28 @@ async def serve(
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(signal_number) is not signal.SIG_IGN:
             loop.add_signal_handler(signal_number, stopping.put_nowait, int(signal_number))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is no reason to end
     await server.start(listeners)
     warn_if_open(line["host"])
+    # What is loaded stays: a full collection that went through it would stall every reply.
+    gc.collect()
+    gc.freeze()
     log.status(f"serving {model.name} on {server.url}")
-    number = await stopping.get()  # a signal puts one here
+    return await run(server, stopping)
+
+
+async def run(server: "Server", stopping: asyncio.Queue[int]) -> int:
+    """Until `stopping` brings a signal, or the engine cannot go on; returns the exit status."""
+    signalled = asyncio.create_task(stopping.get())
+    failed = asyncio.create_task(server.failed())
+    await asyncio.wait([signalled, failed], return_when=asyncio.FIRST_COMPLETED)
+    if not signalled.done():
+        signalled.cancel()
+        log.status(f"the server ends: {failed.result()}")
+        await server.close(FAILED_GRACE_S)
+        return 1
+    failed.cancel()
+    number = signalled.result()
     grace = INTERRUPT_GRACE_S if number == signal.SIGINT else DRAIN_S
     closing = asyncio.create_task(server.close(grace))
     second = asyncio.create_task(stopping.get())
@@ -88,7 +110,7 @@ async def serve(
     return INTERRUPTED if number == signal.SIGINT else 0
 
 
-def settings(line: CommandLine, log_file: TextIO | None = None) -> "Settings":
+def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings":
     from caldrix.api.service import Settings
     from caldrix.cli.sampling import sampling_params, sampling_values
 
@@ -97,7 +119,7 @@ def settings(line: CommandLine, log_file: TextIO | None = None) -> "Settings":
         queue_depth=line["queue_depth"],
         admission=line["admission"],
         telemetry=line["telemetry"],
-        telemetry_log=log_file,
+        telemetry_log=None if log_file is None else log_file.write,
     )
 
 

@@ -96,6 +96,11 @@ class Engine:
         self._worker = Worker(self._program, self._worker_exited)
         self._loop_task = asyncio.create_task(self._run(self._worker), name="caldrix-engine")
 
+    async def ended(self) -> None:
+        """Waits until the engine, which was started, has failed or is closed."""
+        assert self._loop_task is not None
+        await asyncio.wait([self._loop_task])
+
     async def close(self, grace_s: float = 0.0) -> None:
         """Takes no more requests and ends those that wait; those that run get `grace_s` to finish.
 

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -86,27 +85,14 @@ def test_a_running_request_is_seen(endless: Served) -> None:
 
 
 def test_every_record_is_a_line_of_the_log(quick_path: Path) -> None:
-    log = StringIO()
-    with serving(quick_path, Settings(telemetry_log=log)) as served:
+    log: list[str] = []
+    with serving(quick_path, Settings(telemetry_log=log.append)) as served:
         served.chat(max_tokens=1)
         served.get("/v1/models")
         served.chat(temperature=-1)
         served.get("/v1/models")
-    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    lines = [json.loads(line) for line in log]
     assert [line["status"] for line in lines] == [200, 400]
-
-
-def test_a_log_that_cannot_be_written_does_not_stop_the_server(
-    quick_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    class Full(StringIO):
-        def flush(self) -> None:
-            raise OSError(28, "No space left on device")
-
-    with serving(quick_path, Settings(telemetry_log=Full())) as served:
-        assert served.chat(max_tokens=1).status == 200
-        assert served.chat(max_tokens=1).status == 200
-    assert capfd.readouterr().err.count("--telemetry-log is given up: No space left") == 1
 
 
 def test_with_telemetry_off_nothing_is_kept(quick_path: Path) -> None:
