@@ -9,12 +9,7 @@ from sanitized import ROOT, environment, package_parent
 
 # What runs on each: everything that reaches the library, and for threads what starts them.
 SUITES = {
-    "address,undefined": [
-        "tests/native/test_native.py",
-        "tests/models",
-        "tests/compile",
-        "tests/engine/test_scored.py",
-    ],
+    "address,undefined": ["tests/native/test_native.py", "tests/models", "tests/compile"],
     "thread": ["tests/native/test_native.py"],
 }
 
