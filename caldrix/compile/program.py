@@ -26,7 +26,7 @@ from caldrix.compile.memory import (
 from caldrix.compile.plan import Emitter, Limits, OpNote
 from caldrix.compile.weights import WeightPlan
 from caldrix.errors import RefusedError, TooLargeError
-from caldrix.formats.checkpoint import Checkpoint
+from caldrix.formats.checkpoint import Checkpoint, check_still_whole
 from caldrix.formats.dtypes import by_name
 from caldrix.models.graph import Graph
 from caldrix.models.rope import RopeConfig, scaled_frequencies
@@ -101,11 +101,11 @@ class Program:
         made = native.allocate(max(sizes.weights, 64))
         weights.fill(memoryview(made))
         activations = native.allocate(sizes.activations)
-        files = weights.checkpoint.files
-        arenas = [None, activations, native.allocate(sizes.cache), made]
-        self._model = native.Model(
-            plan, [*arenas, *(file.mapping for file in files)], options.cpu_isa, options.threads
-        )
+        # No MappedFile is kept: its view must not be in a cycle with the model (see native.Arena).
+        self._files = [(f.path, f.mapping, f.size) for f in weights.checkpoint.files]
+        mappings = [mapping for _, mapping, _ in self._files]
+        arenas = [None, activations, native.allocate(sizes.cache), made, *mappings]
+        self._model = native.Model(plan, arenas, options.cpu_isa, options.threads)
         stride = stride_of(self.vocab_size)
         rows = np.frombuffer(
             activations, np.float32, count=self.max_out * stride, offset=logits_offset
@@ -126,9 +126,17 @@ class Program:
         given.
 
         Row i is token i at position i of slot i; the logits of row out_rows[j] are logits[j].
-        Raises native.Cancelled after `cancel`, EngineError for rows that the plan does not take.
+        Raises native.Cancelled after `cancel`, EngineError for rows that the plan does not take and
+        for a weight file that was cut meanwhile.
         """
-        return self._model.step(tokens, positions, slots, out_rows, sampling)
+        self._check_files()
+        picks = self._model.step(tokens, positions, slots, out_rows, sampling)
+        self._check_files()
+        return picks
+
+    def _check_files(self) -> None:
+        for path, mapping, size in self._files:
+            check_still_whole(path, mapping, size)
 
     def cancel(self) -> None:
         """Stops the running step at its next op; it raises native.Cancelled."""

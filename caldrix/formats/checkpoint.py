@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from caldrix import native
-from caldrix.errors import NotFoundError, RefusedError, TooLargeError, printable
+from caldrix.errors import EngineError, NotFoundError, RefusedError, TooLargeError, printable
 from caldrix.formats.dtypes import DType
 from caldrix.log import escape
 from caldrix.units import format_size
@@ -34,9 +34,8 @@ def refusal(path: Path, problem: str) -> RefusedError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MappedFile:
-    """A whole file, read-only; mapped as long as `view`, or a slice of it, lives."""
-
-    """`mapping` is what to keep and hand on; `view` is for reading it in Python."""
+    """A whole file, read-only; mapped as long as `view`, or a slice of it, lives. `mapping` is what
+    to keep and hand on; `view` is for reading it in Python."""
 
     path: Path
     size: int
@@ -81,6 +80,17 @@ def map_file(path: Path) -> MappedFile:
                 raise
             raise _no_room(path, size) from None
     return MappedFile(path, size, mapping, memoryview(mapping))
+
+
+def check_still_whole(path: Path, mapping: mmap.mmap, size: int) -> None:
+    """Raises EngineError where a file of `size` bytes was cut after it was mapped: what is gone
+    reads as zeros or, a page further, ends the process. To be asked before and after a read; it
+    costs half a microsecond."""
+    if (left := mapping.size()) < size:
+        raise EngineError(
+            f"{escape(str(path))}: cut from {size} to {left} bytes while in use;"
+            f" start again with a whole file"
+        )
 
 
 def _no_room(path: Path, size: int) -> TooLargeError:

@@ -1,6 +1,8 @@
 """What is refused before anything is allocated, and what `caldrix plan` prints."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from caldrix.engine.load import LoadOptions, load_program
 from caldrix.errors import RefusedError, TooLargeError
 
 TIED = next(model for model in tiny.MODELS if model.name == "llama-tied")
+ROOT = Path(__file__).resolve().parents[2]
 UP = "model.layers.1.mlp.up_proj.weight"
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -98,3 +101,35 @@ def test_the_plan_shows_each_op_once_for_layers_that_look_alike(directory: Path)
     cache = 2 * 2 * (2 * 2 * 100 * 12 * 4)  # layers, keys and values, [slots, heads, context, dim]
     assert program.sizes.cache == cache
     assert f"cache {cache / 1000:.1f} kB" in memory
+
+
+CUT = """
+import os, sys
+from pathlib import Path
+from caldrix.engine.load import LoadOptions, load_program
+from caldrix.errors import EngineError
+
+directory = Path(sys.argv[1])
+program = load_program(directory, LoadOptions(threads=1))
+program.step([1], [0], [0], [0], None)
+os.truncate(directory / "model.safetensors", int(sys.argv[2]))
+for _ in range(2):
+    try:
+        program.step([2], [1], [0], [0], None)
+    except EngineError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("size", [0, 8, 100_000])
+def test_a_weight_file_cut_while_in_use_is_an_error_of_every_step_after(
+    directory: Path, size: int
+) -> None:
+    path = directory / "model.safetensors"
+    half = {name: values.astype(np.float16) for name, values in tiny.weights(TIED).items()}
+    rewrite(directory, half)  # which stay in the file, unlike f32 ones
+    whole = path.stat().st_size
+    command = [sys.executable, "-c", CUT, str(directory), str(size)]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    line = f"{path}: cut from {whole} to {size} bytes while in use; start again with a whole file"
+    assert (done.returncode, done.stdout.splitlines()) == (0, [line, line]), done.stderr  # SIGBUS
