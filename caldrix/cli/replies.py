@@ -31,7 +31,11 @@ class Replies:
         self._output = output
         self._loop = asyncio.new_event_loop()
         self._engine = Engine(model.program)
-        self._loop.run_until_complete(self._engine.start())
+        try:
+            self._loop.run_until_complete(self._engine.start())
+        except BaseException:
+            self.close()
+            raise
 
     def answer(
         self,

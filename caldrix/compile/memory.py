@@ -18,6 +18,7 @@ from caldrix.models.graph import AttentionShape, Rows, Value
 
 ALIGN = 64
 FLOATS = ALIGN // 4
+SPARE_BYTES = 32_000_000  # of address space: stacks of two threads, what a step needs for a moment
 UNLIMITED = 1 << 60  # cgroup v1 says a number above this for no limit
 
 
@@ -116,7 +117,7 @@ def memory_limit(mapped_bytes: int = 0, root: Path = Path("/")) -> int | None:
     limits = [*_machine_memory(root), *_cgroup_limits(root)]
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft != resource.RLIM_INFINITY:
-        limits.append(max(soft - _address_space(root) + mapped_bytes, 0))
+        limits.append(max(soft - _address_space(root) - SPARE_BYTES + mapped_bytes, 0))
     return min(limits, default=None)
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 from caldrix import native
 from caldrix.engine.sampler import sampling_of
 from caldrix.engine.scheduler import Step
-from caldrix.errors import CaldrixError, printable
+from caldrix.errors import CaldrixError, EngineError, printable
 
 
 class Program(Protocol):
@@ -105,7 +105,10 @@ class Worker:
         self._exited = asyncio.Event()
         # A daemon, so that a program that ends without closing its engine does not wait for it.
         self._thread = threading.Thread(target=self._main, name="caldrix-engine", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise EngineError(f"cannot start a thread for the engine: {error}") from None
 
     async def run(self, step: Step, is_timed: bool = False) -> StepResult:
         """One step.

@@ -219,6 +219,18 @@ def test_the_plan_is_printed(stage: Stage, capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr() == ("0 embed\n", "")
 
 
+def test_a_thread_that_cannot_be_started_is_said_in_words(
+    stage: Stage, caldrix: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", start)
+    status, out, err = caldrix("-p", "hi")
+    assert (status, out) == (1, "")
+    assert err.endswith("cannot start a thread for the engine: can't start new thread\n")
+
+
 def test_a_plan_that_cannot_be_written_says_so(
     stage: Stage, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

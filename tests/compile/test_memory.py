@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from machine_files import V1, V1_DOCKER, v1, v2, write
 
-from caldrix.compile.memory import memory_limit
+from caldrix.compile.memory import SPARE_BYTES, memory_limit
 
 MEMINFO = "MemTotal:        8000000 kB\nMemFree:          100000 kB\n"
 MACHINE = 8_000_000 * 1024
@@ -71,7 +71,8 @@ def test_a_limit_of_cgroup_v1(machine: Path, mounts: str, cgroup: str, folder: s
 def test_a_limit_on_the_address_space_counts(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (4_000_000, 4_000_000))
+    soft = SPARE_BYTES + 4_000_000
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, soft))
     assert memory_limit(root=machine) == 4_000_000
     in_use = 300 * mmap.PAGESIZE
     write(machine, {"proc/self/statm": "300 200 100 1 0 60 0\n"})
