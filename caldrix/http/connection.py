@@ -178,12 +178,13 @@ class Connection(asyncio.BufferedProtocol):
             error_kind = "broken"
             after = _Next.DROP
         finally:
-            if error_kind or self._reply.status:
-                self._observe(error_kind, self._reader.n_read - n_read)
+            self._observe(error_kind, self._reader.n_read - n_read)
         return after
 
     def _observe(self, error: str | None, n_bytes_in: int) -> None:
         reply = self._reply
+        if error is None and not reply.status:
+            return  # no request came, or the server ended the connection first
         was_left = reply.status and reply.is_gone and not reply.is_delivered
         status = CLIENT_LEFT if was_left else reply.status
         seconds = self._loop.time() - self._begun_at
@@ -214,15 +215,16 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _more(self, deadline: float) -> bool:
         """Waits for bytes, the end of the stream or the loss of the connection, each of which sets
-        `_arrived`; False at the deadline."""
+        `_arrived`; False at the deadline, where a timer does."""
         self._arrived.clear()
         self._transport.resume_reading()
+        deadline = min(deadline, self._shared.reads_until)
+        timer = self._loop.call_at(deadline, self._arrived.set)
         try:
-            async with asyncio.timeout_at(min(deadline, self._shared.reads_until)):
-                await self._arrived.wait()
-        except TimeoutError:
-            return False
-        return True
+            await self._arrived.wait()
+        finally:
+            timer.cancel()
+        return self._loop.time() < deadline
 
     async def _answer(self, head: RequestHead) -> _Next:
         """From the head on, in the order of the checks."""
@@ -314,9 +316,11 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _refuse_surplus(self) -> _Next:
         n_open = self._limits.n_connections
-        return await self._refuse(
-            RequestError(503, "surplus", f"{n_open} connections are open already")
-        )
+        error = RequestError(503, "surplus", f"{n_open} connections are open already")
+        self._begun_at = self._loop.time()
+        after = await self._refuse(error)
+        self._observe(error.kind, 0)
+        return after
 
     async def _linger(self) -> None:
         """Closes the writing side, then reads and forgets until the client closes its own: bytes
