@@ -93,16 +93,6 @@ class RequestReader:
         self._buffer = bytearray()
         self._scanned = 0  # no line feed before this offset
         self.n_read = 0  # bytes of all requests so far
-        self._readers: dict[_State, Callable[[], Event | None]] = {
-            _State.START: self._read_start,
-            _State.HEADERS: self._read_headers,
-            _State.SIZED_BODY: self._read_sized_body,
-            _State.CHUNK_SIZE: self._read_chunk_size,
-            _State.CHUNK_DATA: self._read_chunk_data,
-            _State.CHUNK_END: self._read_chunk_end,
-            _State.TRAILERS: self._read_trailers,
-            _State.DONE: lambda: None,
-        }
         self._reset()
 
     def _reset(self) -> None:
@@ -141,7 +131,7 @@ class RequestReader:
         if self._error is not None:
             raise self._error
         try:
-            return self._readers[self._state]()
+            return _READERS[self._state](self)
         except RequestError as error:
             self._state = _State.FAILED
             self._error = error
@@ -276,6 +266,19 @@ class RequestReader:
     def _refuse_body(self) -> None:
         message = f"request body is over {self.max_body_bytes} bytes"
         raise RequestError(413, "limit", message)
+
+
+# Of the class and not of each reader, which would then refer to itself and outlive its connection.
+_READERS: dict[_State, Callable[[RequestReader], Event | None]] = {
+    _State.START: RequestReader._read_start,
+    _State.HEADERS: RequestReader._read_headers,
+    _State.SIZED_BODY: RequestReader._read_sized_body,
+    _State.CHUNK_SIZE: RequestReader._read_chunk_size,
+    _State.CHUNK_DATA: RequestReader._read_chunk_data,
+    _State.CHUNK_END: RequestReader._read_chunk_end,
+    _State.TRAILERS: RequestReader._read_trailers,
+    _State.DONE: lambda reader: None,
+}
 
 
 # Written by response_head alone, so that no answer carries two framings.
