@@ -263,27 +263,27 @@ class Model:
         rows[2, :n_rows] = slots
         rows[3, :n_out] = out_rows
         step.n_rows, step.n_out = n_rows, n_out
-        step.sampling = ffi.NULL if sampling is None else self._fill_sampling(sampling, n_out)
-        scores = sampling is not None and self._fill_scored(sampling)
-        step.logprobs = self._logprobs if scores else ffi.NULL
+        step.sampling, step.logprobs = ffi.NULL, ffi.NULL
+        if sampling is not None:
+            self._fill_sampling(sampling, n_out)
         status = lib.cx_model_step(model, step, self._error)
         if status:
             self._check(status)
         if sampling is None:
             return []
         picked, odd = self._picks[:n_out].tolist(), self._pick_status[:n_out].tolist()
-        if scores:
+        if step.logprobs:
             read = map(self._read_logprob, range(n_out))
             return [Pick(t, not bad, p) for t, bad, p in zip(picked, odd, read, strict=True)]
         return [Pick(token, not bad) for token, bad in zip(picked, odd, strict=True)]
 
-    def _fill_sampling(self, sampling: Sequence[Sampling], n_out: int) -> Any:
+    def _fill_sampling(self, sampling: Sequence[Sampling], n_out: int) -> None:
         if len(sampling) != n_out:
             raise EngineError(f"{len(sampling)} samplings for {n_out} output rows")
         n_recent = sum(len(wanted.recent) for wanted in sampling)
         if n_recent > len(self._recent):
             self._recent = np.zeros(2 * n_recent, np.uint32)
-        base, used = ffi.from_buffer("uint32_t[]", self._recent), 0
+        base, used, scores = ffi.from_buffer("uint32_t[]", self._recent), 0, False
         for i, wanted in enumerate(sampling):
             entry, n = self._sampling[i], len(wanted.recent)
             entry.temperature = wanted.temperature
@@ -299,7 +299,11 @@ class Model:
             used += n
             adjust = wanted.adjust
             entry.adjust = ffi.NULL if adjust is None else self._fill_adjust(i, adjust)
-        return self._sampling
+            if wanted.scored is not None:
+                scores = True
+        self._step.sampling = self._sampling
+        if scores:
+            self._fill_scored(sampling)
 
     def _fill_adjust(self, i: int, wanted: Adjust) -> Any:
         """The arrays are the caller's, who holds them until the step is over."""
@@ -325,17 +329,14 @@ class Model:
                 mask[token // 32] &= np.uint32(~(1 << token % 32) % 2**32)
         return ffi.from_buffer("uint32_t[]", mask)
 
-    def _fill_scored(self, sampling: Sequence[Sampling]) -> bool:
-        """Whether any row wants log-probabilities."""
-        if all(wanted.scored is None for wanted in sampling):
-            return False
+    def _fill_scored(self, sampling: Sequence[Sampling]) -> None:
         for i, wanted in enumerate(sampling):
             entry, scored = self._logprobs[i], wanted.scored
             entry.wanted = scored is not None
             if scored is not None:
                 entry.n_top = scored.n_top
                 entry.token = lib.CX_PICKED_TOKEN if scored.token is None else scored.token
-        return True
+        self._step.logprobs = self._logprobs
 
     def _read_logprob(self, i: int) -> TokenLogprob | None:
         row = self._logprobs[i]

@@ -4,13 +4,16 @@ Owns the order in which its fields are read and the shape of its choices. The fi
 generation.py's and messages.py's.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caldrix.api import generation, prompts, thinking
 from caldrix.api.call import Call
-from caldrix.api.choices import Delta, Ended, Opened, Plan
+from caldrix.api.choices import Delta, Ended, Event, Opened, Plan
 from caldrix.api.fields import Fields
+from caldrix.api.logprobs import chat_logprobs
 from caldrix.api.messages import Message, messages
+from caldrix.api.reasoning import Part, Splitter, prompt_opens
 from caldrix.api.refusals import ApiError, shown, unsupported, unsupported_value, wrong_type
 from caldrix.api.reply import Choice, answer, json_response, stream
 from caldrix.api.service import Service
@@ -27,6 +30,7 @@ class ChatFields:
     options: generation.Options
     variables: dict[str, object]
     continues: bool
+    splits_thinking: bool
 
 
 async def chat(call: Call) -> Response | StreamResponse:
@@ -43,7 +47,7 @@ async def chat(call: Call) -> Response | StreamResponse:
     prompt = await call.encode(encode)
     plan = Plan((prompt,), request.options, "chatcmpl-", "messages", notes=notes(service))
     job = call.admit(plan)
-    shape = ChatShape()
+    shape = ChatShape(service, plan, request.splits_thinking)
     if request.options.streaming.is_on:
         return stream(job, shape, service.settings.ping_interval_s)
     return await answer(job, shape, call.gone)
@@ -65,14 +69,14 @@ def read(f: Fields, service: Service) -> ChatFields:
     streaming = generation.streaming(f)
     stops = generation.stops(f)
     n = generation.n_choices(f)
-    logprobs = generation.chat_logprobs(f)
+    n_logprobs = generation.chat_logprobs(f)
     logit_bias = generation.logit_bias(f, vocab_size)
     presence = generation.penalty(f, "presence_penalty")
     frequency = generation.penalty(f, "frequency_penalty")
     generation.response_format(f)
     tools(f)
     variables = thinking.template_variables(f)
-    f.choice("reasoning_format", ("none", "auto", "deepseek"))
+    form = f.choice("reasoning_format", ("none", "auto", "deepseek"))
     continues = prompts.check_continues(f, conversation)
     options = generation.Options(
         sampling=sampling,
@@ -80,7 +84,7 @@ def read(f: Fields, service: Service) -> ChatFields:
         streaming=streaming,
         stops=stops,
         n=n,
-        logprobs=logprobs,
+        n_logprobs=n_logprobs,
         logit_bias=logit_bias,
         presence_penalty=presence,
         frequency_penalty=frequency,
@@ -91,9 +95,9 @@ def read(f: Fields, service: Service) -> ChatFields:
         use_cache=f.boolean("cache_prompt", True),
     )
     generation.refuse_others(f)
-    generation.refuse_missing(options)
     best_of(f)
-    return ChatFields(conversation, options, variables, continues)
+    splits = (form or service.settings.reasoning_format) != "none"
+    return ChatFields(conversation, options, variables, continues, splits)
 
 
 def tools(f: Fields) -> None:
@@ -128,18 +132,65 @@ class ChatShape:
     object_name = "chat.completion"
     chunk_name = "chat.completion.chunk"
 
+    def __init__(self, service: Service, plan: Plan, splits: bool) -> None:
+        """`splits`: thinking is shown apart from the answer."""
+        self._tokenizer = service.model.tokenizer
+        self._shows_logprobs = plan.options.n_logprobs is not None
+        self._splits = splits
+        self._opens = splits and prompt_opens(self._end_of(plan.prompts[0].ids))
+        # The choice that runs
+        self._splitter = Splitter(self._opens)
+        self.n_reasoning = 0  # tokens of all choices so far
+
+    def _end_of(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids[-8:], skip_special_tokens=False)
+
     def opening(self, event: Opened) -> list[Choice]:
+        self._splitter = Splitter(self._opens)
         return [_delta(event.index, {"content": "", "role": "assistant"})]
 
     def piece(self, event: Delta) -> list[Choice]:
-        return [_delta(event.index, {"content": event.text})]
+        parts = self._parts(event)
+        choices = [_delta(event.index, {_NAMES[thinks]: text}) for thinks, text in parts]
+        if self._shows_logprobs and event.tokens:
+            if not choices:  # tokens that are not shown
+                choices = [_delta(event.index, {})]
+            choices[0]["logprobs"] = chat_logprobs(event.tokens, self._tokenizer)
+        return choices
+
+    def _parts(self, event: Delta) -> list[Part]:
+        if not self._splits:
+            return [(False, event.text)] if event.text else []
+        parts = self._splitter.push(event.text)
+        if self._splitter.is_thinking:
+            self.n_reasoning += event.n_tokens
+        return parts
+
+    def _rest(self) -> list[Part]:
+        return self._splitter.finish() if self._splits else []
 
     def closing(self, event: Ended) -> list[Choice]:
-        return [_delta(event.index, {}, event.reason)]
+        rest = [_delta(event.index, {_NAMES[thinks]: text}) for thinks, text in self._rest()]
+        return [*rest, _delta(event.index, {}, event.reason)]
 
-    def whole(self, index: int, text: str, event: Ended) -> Choice:
-        message = {"content": text, "role": "assistant"}
-        return {"finish_reason": event.reason, "index": index, "message": message}
+    def whole(self, events: Sequence[Event], reason: str) -> Choice:
+        self._splitter = Splitter(self._opens)
+        deltas = [event for event in events if isinstance(event, Delta)]
+        parts = [part for event in deltas for part in self._parts(event)] + self._rest()
+        message: dict[str, object] = {
+            "content": "".join(text for thinks, text in parts if not thinks),
+            "role": "assistant",
+        }
+        if thought := "".join(text for thinks, text in parts if thinks):
+            message["reasoning_content"] = thought
+        choice: Choice = {"finish_reason": reason, "index": events[0].index, "message": message}
+        if self._shows_logprobs:
+            tokens = [token for event in deltas for token in event.tokens]
+            choice["logprobs"] = chat_logprobs(tokens, self._tokenizer)
+        return choice
+
+
+_NAMES = {True: "reasoning_content", False: "content"}
 
 
 def _delta(index: int, delta: dict[str, object], reason: str | None = None) -> Choice:

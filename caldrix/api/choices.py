@@ -5,10 +5,10 @@ Owns what is asked of the engine for each choice and what came back, as events; 
 """
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from caldrix.api.generation import Options, for_choice
+from caldrix.api.generation import Options
 from caldrix.api.prompts import Prompt
 from caldrix.api.refusals import ApiError
 from caldrix.api.service import Service
@@ -16,6 +16,7 @@ from caldrix.engine.generate import TextStream
 from caldrix.engine.sequence import FinishReason, Request, SequenceStatus
 from caldrix.engine.telemetry import Timings
 from caldrix.errors import EngineError
+from caldrix.native import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Plan:
     notes: tuple[tuple[str, str], ...] = ()  # headers of the reply
 
     @property
+    def scores_prompt(self) -> bool:
+        """Whether the prompt's own tokens are scored; a reply of none is a score alone."""
+        return self.echo and (self.options.n_logprobs is not None or self.options.max_tokens == 0)
+
+    @property
     def n_choices(self) -> int:
         return len(self.prompts) * self.options.n
 
@@ -39,9 +45,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Choice `index` begins."""
+    """Choice `index` begins; the scores of its prompt, where they are echoed."""
 
     index: int
+    prompt_tokens: Sequence[TokenLogprob | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ class Delta:
 
     index: int
     text: str
+    tokens: Sequence[TokenLogprob] = ()  # those whose text this is, where scores are asked for
+    n_tokens: int = 0  # read since the last piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +120,27 @@ class Job:
         self._counted = Usage(0, 0, 0)  # the choices before the one that runs
 
     def _submit(self) -> TextStream:
-        plan, model, index = self.plan, self._service.model, self._index
-        options = plan.options
-        request = Request(
-            plan.prompt_of(index).ids,
-            for_choice(options.sampling, index % options.n),
-            options.max_tokens,
-            options.stop_token_ids | (frozenset() if options.ignore_eos else model.eos_token_ids),
-        )
-        stream = self._service.submit(request, options.stops, plan.param)
+        stream = self._service.submit(self._request(), self.plan.options.stops, self.plan.param)
         self.timings.append(stream.generation.timings)
         return stream
+
+    def _request(self) -> Request:
+        plan, options = self.plan, self.plan.options
+        return Request(
+            plan.prompt_of(self._index).ids,
+            options.sampling.of_choice(self._index % options.n),
+            options.max_tokens,
+            options.stop_token_ids,
+            eos_token_ids=self._service.model.eos_token_ids,
+            ignore_eos=options.ignore_eos,
+            min_tokens=options.min_tokens,
+            logit_bias=dict(options.logit_bias),
+            presence_penalty=options.presence_penalty,
+            frequency_penalty=options.frequency_penalty,
+            n_logprobs=options.n_logprobs,
+            echo_logprobs=plan.scores_prompt,
+            use_cache=options.use_cache,
+        )
 
     def cancel(self) -> None:
         """Ends the reply now; no effect on one that has ended."""
@@ -169,16 +188,29 @@ class Job:
                 if index:
                     self._index = index
                     self._stream = self._submit()
-                yield Opened(index)
-                async for piece in self._stream:
-                    yield Delta(index, piece)
-                yield self._ended()
+                async for event in self._choice():
+                    yield event
         except EngineError as error:
             raise self._failed(self._service.engine_error(error)) from None
         except ApiError as error:
             raise self._failed(error) from None
         finally:
             self._stream.cancel()
+
+    async def _choice(self) -> AsyncGenerator[Event, None]:
+        generation, index = self._stream.generation, self._index
+        is_open = not self.plan.scores_prompt  # else once the prompt has its scores
+        if is_open:
+            yield Opened(index)
+        async for piece in self._stream.pieces():
+            if not is_open:
+                is_open = True
+                yield Opened(index, generation.prompt_logprobs)
+            yield Delta(index, piece.text, piece.tokens)
+        ended = self._ended()
+        if not is_open:
+            yield Opened(index, generation.prompt_logprobs)
+        yield ended
 
     def _failed(self, error: ApiError) -> ApiError:
         self.error_code = error.code

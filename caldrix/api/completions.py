@@ -4,12 +4,14 @@ Owns the order in which its fields are read, `echo`, and the shape of its choice
 it shares with chat are generation.py's.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caldrix.api import generation, prompts
 from caldrix.api.call import Call
-from caldrix.api.choices import Delta, Ended, Opened, Plan
+from caldrix.api.choices import Delta, Ended, Event, Opened, Plan
 from caldrix.api.fields import Fields
+from caldrix.api.logprobs import CompletionLogprobs, Lists
 from caldrix.api.refusals import unsupported, unsupported_value, wrong_type, wrong_value
 from caldrix.api.reply import Choice, answer, stream
 from caldrix.api.service import Service
@@ -33,7 +35,7 @@ async def completions(call: Call) -> Response | StreamResponse:
     call.ignored = fields.ignored
     plan = Plan(encoded, request.options, "cmpl-", "prompt", echo=request.echo)
     job = call.admit(plan)
-    shape = CompletionShape(plan)
+    shape = CompletionShape(service, plan)
     if request.options.streaming.is_on:
         return stream(job, shape, service.settings.ping_interval_s)
     return await answer(job, shape, call.gone)
@@ -59,7 +61,7 @@ def read(f: Fields, service: Service) -> CompletionFields:
     echo = f.boolean("echo")
     if max_tokens == 0 and not echo:
         raise wrong_value("max_tokens", "an integer >= 1 (0 only with echo)", 0)
-    logprobs = _logprobs(f)
+    n_logprobs = _logprobs(f)
     logit_bias = generation.logit_bias(f, vocab_size)
     presence = generation.penalty(f, "presence_penalty")
     frequency = generation.penalty(f, "frequency_penalty")
@@ -75,7 +77,7 @@ def read(f: Fields, service: Service) -> CompletionFields:
         streaming=streaming,
         stops=stops,
         n=n,
-        logprobs=logprobs,
+        n_logprobs=n_logprobs,
         logit_bias=logit_bias,
         presence_penalty=presence,
         frequency_penalty=frequency,
@@ -86,40 +88,65 @@ def read(f: Fields, service: Service) -> CompletionFields:
         use_cache=f.boolean("cache_prompt", True),
     )
     generation.refuse_others(f)
-    generation.refuse_missing(options)
     return CompletionFields(options, echo)
 
 
-def _logprobs(f: Fields) -> generation.Logprobs | None:
+def _logprobs(f: Fields) -> int | None:
     most = generation.MAX_TOP_LOGPROBS
     if isinstance(f.get("logprobs"), bool):
         raise wrong_type("logprobs", f"an integer from 0 to {most}", f.get("logprobs"))
-    n_top = f.integer("logprobs", 0, most, f"an integer from 0 to {most}")
-    return None if n_top is None else generation.Logprobs(n_top)
+    return f.integer("logprobs", 0, most, f"an integer from 0 to {most}")
 
 
 class CompletionShape:
     object_name = "text_completion"
     chunk_name = "text_completion"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, service: Service, plan: Plan) -> None:
+        self._tokenizer = service.model.tokenizer
         self._plan = plan
+        self._shows_logprobs = plan.options.n_logprobs is not None
+        # The choice that runs
+        self._logprobs = CompletionLogprobs(self._tokenizer)
 
     def opening(self, event: Opened) -> list[Choice]:
-        text = self._echo(event.index)
-        return [_choice(event.index, text, None)] if text else []
+        """The echoed prompt, where there is one."""
+        self._logprobs = CompletionLogprobs(self._tokenizer)
+        if not self._plan.echo:
+            return []
+        choice = _choice(event.index, self._plan.prompt_of(event.index).text, None)
+        return [self._scored(choice, self._prompt_scores(event))]
 
     def piece(self, event: Delta) -> list[Choice]:
-        return [_choice(event.index, event.text, None)]
+        choice = _choice(event.index, event.text, None)
+        return [self._scored(choice, self._logprobs.reply(event.tokens))]
 
     def closing(self, event: Ended) -> list[Choice]:
         return [_choice(event.index, "", event.reason)]
 
-    def whole(self, index: int, text: str, event: Ended) -> Choice:
-        return _choice(index, self._echo(index) + text, event.reason)
+    def whole(self, events: Sequence[Event], reason: str) -> Choice:
+        opened = events[0]
+        assert isinstance(opened, Opened)
+        self._logprobs = CompletionLogprobs(self._tokenizer)
+        text = self._plan.prompt_of(opened.index).text if self._plan.echo else ""
+        scores = self._prompt_scores(opened)
+        for event in events[1:]:
+            assert isinstance(event, Delta)
+            text += event.text
+            for name, values in self._logprobs.reply(event.tokens).items():
+                scores[name] += values
+        return self._scored(_choice(opened.index, text, reason), scores)
 
-    def _echo(self, index: int) -> str:
-        return self._plan.prompt_of(index).text if self._plan.echo else ""
+    def _prompt_scores(self, event: Opened) -> Lists:
+        if not event.prompt_tokens:
+            return self._logprobs.reply(())
+        prompt = self._plan.prompt_of(event.index)
+        return self._logprobs.prompt(prompt.ids, event.prompt_tokens, prompt.text)
+
+    def _scored(self, choice: Choice, scores: Lists) -> Choice:
+        if self._shows_logprobs:
+            choice["logprobs"] = scores
+        return choice
 
 
 def _choice(index: int, text: str, reason: str | None) -> Choice:

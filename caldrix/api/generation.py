@@ -6,7 +6,7 @@ supported is refused by name.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from caldrix.api.fields import Fields, as_integer, as_number, too_long, too_many
 from caldrix.api.refusals import (
@@ -60,13 +60,6 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True)
-class Logprobs:
-    """How many alternatives each token comes with; none at all without this record."""
-
-    n_top: int
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """What the fields of one request ask of every choice."""
 
@@ -75,7 +68,7 @@ class Options:
     streaming: Streaming
     stops: tuple[str, ...]
     n: int
-    logprobs: Logprobs | None
+    n_logprobs: int | None  # alternatives that each token's score comes with; None: no scores
     logit_bias: tuple[tuple[int, float], ...]
     presence_penalty: float
     frequency_penalty: float
@@ -106,13 +99,6 @@ def sampling(f: Fields, defaults: SamplingParams) -> SamplingParams:
         repetition_penalty=penalty,
         seed=defaults.seed if seed is None else seed,
     )
-
-
-def for_choice(params: SamplingParams, i: int) -> SamplingParams:
-    """Choice `i` draws from seed + i, modulo 2^64 as every seed."""
-    if params.seed is None or i == 0:
-        return params
-    return replace(params, seed=(params.seed + i + 2**63) % 2**64 - 2**63)
 
 
 def max_tokens(f: Fields, names: tuple[str, ...], default: int | None, least: int) -> int | None:
@@ -165,14 +151,14 @@ def n_choices(f: Fields) -> int:
     return f.integer("n", 1, MAX_CHOICES, f"an integer from 1 to {MAX_CHOICES}") or 1
 
 
-def chat_logprobs(f: Fields) -> Logprobs | None:
+def chat_logprobs(f: Fields) -> int | None:
     is_on = f.boolean("logprobs")
     n_top = f.integer(
         "top_logprobs", 0, MAX_TOP_LOGPROBS, f"an integer from 0 to {MAX_TOP_LOGPROBS}"
     )
     if n_top is not None and not is_on:
         raise wrong_value("top_logprobs", "absent without logprobs: true", n_top)
-    return Logprobs(n_top or 0) if is_on else None
+    return (n_top or 0) if is_on else None
 
 
 def logit_bias(f: Fields, vocab_size: int) -> tuple[tuple[int, float], ...]:
@@ -249,21 +235,6 @@ def refuse_others(f: Fields) -> None:
     _modalities(f)
     if f.boolean("use_beam_search"):
         raise unsupported("use_beam_search", "use n with a seed")
-
-
-def refuse_missing(options: Options) -> None:
-    """Fields whose work in the engine is not in this version yet."""
-    later = "not in this version yet"
-    for name, is_set in (
-        ("logprobs", options.logprobs is not None),
-        ("logit_bias", bool(options.logit_bias)),
-        ("presence_penalty", options.presence_penalty != 0),
-        ("frequency_penalty", options.frequency_penalty != 0),
-        ("min_tokens", options.min_tokens > 0),
-        ("cache_prompt", not options.use_cache),
-    ):
-        if is_set:
-            raise unsupported(name, later)
 
 
 def _modalities(f: Fields) -> None:

@@ -6,7 +6,7 @@ request.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -38,8 +38,8 @@ class Shape(Protocol):
     def closing(self, event: Ended) -> list[Choice]:
         """Chunks that end a choice, the one with its finish_reason last."""
 
-    def whole(self, index: int, text: str, event: Ended) -> Choice:
-        """A choice of a reply that is not streamed."""
+    def whole(self, events: Sequence[Event], reason: str) -> Choice:
+        """A choice of a reply that is not streamed, from all its events but the end."""
 
 
 def json_response(
@@ -69,14 +69,14 @@ async def answer(job: Job, shape: Shape, gone: asyncio.Event) -> Response:
 
 async def _collect(job: Job, shape: Shape) -> list[Choice]:
     choices: list[Choice] = []
-    text: list[str] = []
+    waiting: list[Event] = []
     async with aclosing(job.events()) as events:
         async for event in events:
-            if isinstance(event, Delta):
-                text.append(event.text)
-            elif isinstance(event, Ended):
-                choices.append(shape.whole(event.index, "".join(text), event))
-                text = []
+            if isinstance(event, Ended):
+                choices.append(shape.whole(waiting, event.reason))
+                waiting = []
+            else:
+                waiting.append(event)
     return choices
 
 

@@ -13,7 +13,7 @@ from caldrix import log
 from caldrix.cli.commands import ChatState, is_command, run_command
 from caldrix.cli.conversation import Conversation
 from caldrix.cli.interrupts import INTERRUPTED, raising, stopping
-from caldrix.cli.lines import MAX_LINE, LineTooLong, Stream, Terminal, open_lines
+from caldrix.cli.lines import MAX_LINE, LineTooLong, Terminal, open_lines
 from caldrix.cli.output import Output
 from caldrix.cli.parse import CommandLine
 from caldrix.cli.run import say_how_it_ended
@@ -38,9 +38,10 @@ def chat(line: CommandLine, conversation: Conversation, replies: "Replies", outp
             log.status(f"the message is too long: a line is at most {MAX_LINE} bytes")
             continue
         except KeyboardInterrupt:
-            _end_prompt_line(lines)
+            lines.end_prompt()
             return INTERRUPTED
         if message is None:
+            lines.end_prompt()
             return 0
         if is_command(message):
             run_command(state, message)
@@ -79,10 +80,3 @@ def answer(state: ChatState, message: str, replies: "Replies", output: Output) -
         conversation.keep(message, reply.text)
         say_how_it_ended(reply, conversation)
         return False
-
-
-def _end_prompt_line(lines: Terminal | Stream) -> None:
-    """The terminal shows ^C after the prompt: what follows starts on its own line."""
-    if isinstance(lines, Terminal):
-        sys.stdout.write("\n")
-        sys.stdout.flush()

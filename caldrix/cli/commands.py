@@ -5,6 +5,7 @@ runs the model. Sampling commands check their value as the flag of the same name
 one changes nothing. Values hold from the next reply on.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ def is_command(line: str) -> bool:
 
 
 def run_command(state: ChatState, line: str) -> None:
-    name, _, argument = line[1:].partition(" ")
+    name, _, argument = re.sub(r"\s", " ", line[1:], count=1).partition(" ")  # a tab ends it too
     command = BY_COMMAND.get(name)
     if command is None:
         log.status(

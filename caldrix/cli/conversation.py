@@ -76,7 +76,7 @@ class Conversation:
         while n_dropped < len(self._turns) and len(ids) + self.room > self._context:
             n_dropped += 1
             ids = self._encode(self._turns[n_dropped:], message)
-        turns = f"oldest {n_dropped} turns" if n_dropped > 1 else "oldest turn"
+        turns = f"{n_dropped} oldest turn{'s' if n_dropped > 1 else ''}"
         self._status(f"dropped the {turns}: the conversation outgrew --ctx {self._context}")
         del self._turns[:n_dropped]
         return ids

@@ -8,6 +8,9 @@ is end of input; Ctrl-C is KeyboardInterrupt.
 import sys
 from typing import BinaryIO
 
+from caldrix import log
+from caldrix.errors import RefusedError
+
 PROMPT = "> "
 MAX_LINE = 4 * 2**20  # bytes of one message from a pipe: more than any context holds
 PASTE_MARKERS = ("\x1b[200~", "\x1b[201~")
@@ -31,8 +34,12 @@ class Terminal:
         try:
             return _clean(input(PROMPT))
         except EOFError:
-            sys.stdout.write("\n")
             return None
+
+    def end_prompt(self) -> None:
+        """What the shell shows next starts on its own line."""
+        sys.stdout.write("\n")
+        sys.stdout.flush()
 
 
 class Stream:
@@ -44,9 +51,8 @@ class Stream:
 
     def read(self) -> str | None:
         if self._prompts:
-            sys.stderr.write(PROMPT)
-            sys.stderr.flush()
-        line = b"" if self._stream is None else self._stream.readline(MAX_LINE + 1)
+            log.write(PROMPT)
+        line = b"" if self._stream is None else self._readline(MAX_LINE + 1)
         if not line:
             return None
         if len(line) > MAX_LINE and not line.endswith(b"\n"):
@@ -54,10 +60,20 @@ class Stream:
             raise LineTooLong
         return _clean(line.decode("utf8", errors="replace").removesuffix("\n").removesuffix("\r"))
 
+    def end_prompt(self) -> None:
+        if self._prompts:
+            log.write("\n")
+
     def _skip_line(self) -> None:
-        assert self._stream is not None
-        while (rest := self._stream.readline(MAX_LINE)) and not rest.endswith(b"\n"):
+        while (rest := self._readline(MAX_LINE)) and not rest.endswith(b"\n"):
             pass
+
+    def _readline(self, limit: int) -> bytes:
+        assert self._stream is not None
+        try:
+            return self._stream.readline(limit)
+        except OSError as error:
+            raise RefusedError(f"cannot read stdin: {error.strerror or error}") from None
 
 
 def open_lines(*, plain: bool) -> Terminal | Stream:

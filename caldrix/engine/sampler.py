@@ -23,11 +23,51 @@ _F32_MIN = 1.1754943508222875e-38  # the smallest normal one
 _U32_MAX = 2**32 - 1
 
 
-class Adjuster:
-    """What one request changes in the scores: bias, penalties on its reply, tokens not yet allowed.
+class Sampler:
+    """How the tokens of one reply are picked; what stays the same for all of them is made once."""
 
-    What stays the same for a whole reply is made once.
-    """
+    def __init__(self, request: "Request", seed: int) -> None:
+        params = request.sampling
+        penalty = min(max(params.repetition_penalty, _F32_MIN), _F32_MAX)
+        self._fixed = native.Sampling(
+            temperature=min(params.temperature, _F32_MAX),
+            top_k=min(params.top_k, _U32_MAX),
+            top_p=max(params.top_p, _F32_MIN),
+            min_p=params.min_p,
+            repetition_penalty=penalty,
+            seed=seed,
+            scored=None if request.n_logprobs is None else native.Scored(request.n_logprobs),
+        )
+        self._is_penalised = params.repetition_penalty != 1
+        self._adjuster = None if _is_plain(request) else _Adjuster(request)
+        # Without a draw, a window or an adjustment every row is picked in one and the same way.
+        self._is_fixed = params.temperature == 0 and not self._is_penalised
+        self._is_fixed = self._is_fixed and self._adjuster is None
+
+    def of_row(self, sequence: "Sequence", n_tokens: int) -> native.Sampling:
+        """For the token after the first `n_tokens` of prompt and reply."""
+        fixed = self._fixed
+        if self._is_fixed:
+            return fixed
+        adjust = None
+        if self._adjuster is not None:
+            adjust = self._adjuster.of_row(sequence.token_ids[sequence.n_prompt : n_tokens])
+        return native.Sampling(
+            fixed.temperature,
+            fixed.top_k,
+            fixed.top_p,
+            fixed.min_p,
+            fixed.repetition_penalty,
+            fixed.seed,
+            n_tokens - sequence.n_prompt,
+            sequence.recent(n_tokens) if self._is_penalised else (),
+            adjust,
+            fixed.scored,
+        )
+
+
+class _Adjuster:
+    """What one request changes in the scores: bias, penalties on its reply, no end yet."""
 
     def __init__(self, request: "Request") -> None:
         self._bias = _bias_array(request.logit_bias)
@@ -48,14 +88,13 @@ class Adjuster:
         )
 
 
-def adjuster_of(request: "Request") -> Adjuster | None:
-    """None for a request that leaves the scores alone."""
-    is_plain = (
+def _is_plain(request: "Request") -> bool:
+    """Whether it leaves the scores alone."""
+    return (
         not request.logit_bias
         and request.presence_penalty == request.frequency_penalty == 0
         and (request.min_tokens == 0 or not request.end_token_ids)
     )
-    return None if is_plain else Adjuster(request)
 
 
 def _bias_array(bias: Mapping[int, float]) -> npt.NDArray[np.void] | None:
@@ -65,24 +104,9 @@ def _bias_array(bias: Mapping[int, float]) -> npt.NDArray[np.void] | None:
 def sampling_of(sequence: "Sequence", n_tokens: int) -> native.Sampling:
     """How the row of a sequence's n-th token is used: to pick the token after it, or, within the
     prompt, to score the one that stands there."""
+    if n_tokens >= sequence.n_prompt:
+        return sequence.sampler.of_row(sequence, n_tokens)
     request = sequence.request
-    if n_tokens < sequence.n_prompt:
-        assert request.echo_logprobs
-        scored = native.Scored(request.n_logprobs or 0, sequence.token_ids[n_tokens])
-        return native.Sampling(scored=scored)
-    params = request.sampling
-    penalised = params.repetition_penalty != 1
-    adjuster, n_top = sequence.adjuster, request.n_logprobs
-    reply = sequence.token_ids[sequence.n_prompt : n_tokens] if adjuster else []
-    return native.Sampling(
-        temperature=min(params.temperature, _F32_MAX),
-        top_p=max(params.top_p, _F32_MIN),
-        min_p=params.min_p,
-        repetition_penalty=min(max(params.repetition_penalty, _F32_MIN), _F32_MAX),
-        top_k=min(params.top_k, _U32_MAX),
-        seed=sequence.seed,
-        draw=n_tokens - sequence.n_prompt,
-        recent=sequence.recent(n_tokens) if penalised else (),
-        adjust=None if adjuster is None else adjuster.of_row(reply),
-        scored=None if n_top is None else native.Scored(n_top),
-    )
+    assert request.echo_logprobs
+    scored = native.Scored(request.n_logprobs or 0, sequence.token_ids[n_tokens])
+    return native.Sampling(scored=scored)

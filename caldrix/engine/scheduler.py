@@ -129,7 +129,8 @@ class Scheduler:
     @property
     def is_sampled(self) -> bool:
         """Whether the native time of the step in flight is wanted."""
-        return self._telemetry.samples(self.tally.n_all)
+        n_before = self.tally.n_prefill + self.tally.n_decode
+        return self._telemetry.samples(n_before)
 
     # What comes in and what is called off
 
@@ -324,10 +325,11 @@ class Scheduler:
         return chunks
 
     def _count(self, step: Step, device_s: float | None) -> None:
-        replies = [chunk for chunk in step.chunks if chunk.phase is Phase.DECODE]
-        is_prefill = len(replies) < len(step.chunks)
-        phase = Phase.PREFILL if is_prefill else Phase.DECODE
-        self.tally.n_steps[phase] += 1
+        replies = [chunk for chunk in step.chunks if chunk.start >= chunk.sequence.n_prompt]
+        if len(replies) == len(step.chunks):
+            self.tally.n_decode += 1
+        else:
+            self.tally.n_prefill += 1
         if self._telemetry.level is Level.OFF:
             return
         if replies:
@@ -335,9 +337,12 @@ class Scheduler:
         for chunk in replies:
             timings = chunk.sequence.timings
             timings.batch_max = max(timings.batch_max, len(replies))
-        if device_s is None:
-            return
-        self.tally.device_s[phase].observe(device_s)
+        if device_s is not None:
+            phase = Phase.DECODE if len(replies) == len(step.chunks) else Phase.PREFILL
+            self.tally.device_s[phase].observe(device_s)
+            self._add_device_time(step, device_s)
+
+    def _add_device_time(self, step: Step, device_s: float) -> None:
         for chunk in step.chunks:
             timings = chunk.sequence.timings
             timings.device = timings.device or DeviceTimes()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from caldrix.engine.sampler import Adjuster, adjuster_of
+from caldrix.engine.sampler import Sampler
 from caldrix.engine.telemetry import Timings
 from caldrix.errors import RefusedError, printable
 
@@ -218,7 +218,7 @@ class Sequence:
     # Made from the request
     seed: int = field(init=False)
     end_token_ids: frozenset[int] = field(init=False)
-    adjuster: Adjuster | None = field(init=False)
+    sampler: Sampler = field(init=False)
 
     token_ids: list[int] = field(init=False)
     n_visible: int = 0  # tokens of the reply for the reader: all but a stop token
@@ -239,7 +239,7 @@ class Sequence:
         seed = self.request.sampling.seed
         self.seed = _fresh_seed() if seed is None else seed % 2**64
         self.end_token_ids = self.request.end_token_ids
-        self.adjuster = adjuster_of(self.request)
+        self.sampler = Sampler(self.request, self.seed)
         self.token_ids = list(self.request.prompt_ids)
         self.prompt_logprobs = [None] if self.request.echo_logprobs else []
 

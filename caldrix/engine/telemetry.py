@@ -94,13 +94,14 @@ class StepTally:
     """What the steps of one engine add up to; all numbers only grow."""
 
     def __init__(self) -> None:
-        self.n_steps = dict.fromkeys(Phase, 0)
+        self.n_prefill = 0  # plain numbers: they are counted in every step
+        self.n_decode = 0
         self.batch_size = Histogram(BATCH)  # replies in one step; not with Level.OFF
         self.device_s = {phase: Histogram(SECONDS) for phase in Phase}  # of sampled steps
 
     @property
-    def n_all(self) -> int:
-        return sum(self.n_steps.values())
+    def n_steps(self) -> dict[Phase, int]:
+        return {Phase.PREFILL: self.n_prefill, Phase.DECODE: self.n_decode}
 
 
 @dataclass(slots=True)

@@ -79,7 +79,7 @@ def rows_of(step: Step) -> StepRows:
     return rows
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class StepResult:
     picks: list[native.Pick]
     seconds: float | None  # that the program's step took, if it was timed

