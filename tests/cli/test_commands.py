@@ -49,6 +49,7 @@ def test_a_setting_is_set_shown_refused_and_turned_off(
     line = f"caldrix: {name} {shown}\n"
     assert says(state, f"/{name} {good}", capfd) == line
     assert says(state, f"/{name}", capfd) == line
+    assert says(state, f"/{name}\t{good} ", capfd) == line
     for value in bad:
         said = says(state, f"/{name} {value}", capfd)
         assert f"it stays {name} {shown}" in said

@@ -56,10 +56,10 @@ def test_the_oldest_turns_are_dropped_and_counted() -> None:
     chat.turn("aaaa", "1")  # s:S| u:aaaa| a: = 4 + 7 + 2
     chat.turn("bbbb", "2")  # 4 + 7 + 4 + 7 + 2 = 24
     assert chat.sends("cc") == "s:S|u:bbbb|a:2|u:cc|a:"
-    assert chat.said == ["dropped the oldest turn: the conversation outgrew --ctx 40"]
+    assert chat.said == ["dropped the 1 oldest turn: the conversation outgrew --ctx 40"]
     chat.conversation.keep("cc", "3")
     assert chat.sends("d" * 20) == "s:S|u:" + "d" * 20 + "|a:"
-    assert chat.said[1:] == ["dropped the oldest 2 turns: the conversation outgrew --ctx 40"]
+    assert chat.said[1:] == ["dropped the 2 oldest turns: the conversation outgrew --ctx 40"]
 
 
 def test_a_prompt_that_just_fits_drops_nothing() -> None:

@@ -5,6 +5,7 @@ import io
 import pytest
 
 from caldrix.cli.lines import MAX_LINE, LineTooLong, Stream
+from caldrix.errors import RefusedError
 
 CASES = [
     (b"", []),
@@ -54,3 +55,13 @@ def test_the_prompt_goes_to_stderr_when_stdout_is_taken(
     assert Stream(io.BytesIO(b"hi\n"), prompts=True).read() == "hi"
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "> ")
+
+
+class Unreadable(io.BytesIO):
+    def readline(self, size: int | None = -1) -> bytes:
+        raise OSError(9, "Bad file descriptor")
+
+
+def test_a_stdin_that_cannot_be_read_is_refused_in_words() -> None:
+    with pytest.raises(RefusedError, match=r"^cannot read stdin: Bad file descriptor$"):
+        Stream(Unreadable()).read()

@@ -155,6 +155,12 @@ def test_plain_has_no_line_editing_and_answers_just_as_well(start: Start) -> Non
     assert chat.asks("hi") == REPLY
     chat.child.send("\x04")
     assert chat.ends() == 0
+    assert chat.child.before == "\r\n"  # what the shell shows next starts its own line
+    chat = start("--plain")
+    chat.prompt()
+    chat.child.send("\x03")
+    assert chat.ends() == 130
+    assert chat.child.before.endswith("\r\n")
 
 
 def test_ctrl_c_while_the_answer_goes_to_a_pipe(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def test_a_reply_with_its_counts_and_moments() -> None:
             assert generation.status is SequenceStatus.FINISHED
             assert (generation.n_prompt, generation.n_cached) == (20, 0)
             assert (generation.n_completion, generation.slot) == (5, 0)
+            assert (generation.n_ahead, generation.label) == (0, "")
+            assert engine.retry_after_s() == 1
             assert generation.timings.total_s is not None
             assert await read(generation) == []  # an end stays an end
 
@@ -217,7 +219,7 @@ def test_without_telemetry_nothing_is_kept_and_told() -> None:
         async with running(FakeProgram(), sink=told.append) as engine:
             await read(engine.submit(Request((1,), max_tokens=2)))
             assert (told, list(engine.records.recent)) == ([], [])
-            assert engine.tally.n_all == 2
+            assert engine.tally.n_decode == 1
 
     play(test)
 

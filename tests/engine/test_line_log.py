@@ -71,13 +71,20 @@ def test_a_full_disk_loses_lines_says_so_once_and_is_used_again(
 def test_a_disk_that_hangs_holds_up_neither_a_write_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = threading.Event()
+    hangs, free = threading.Event(), threading.Event()
+
+    def hang(file: int, data: bytes) -> int:
+        hangs.set()
+        return len(data) if free.wait(5) else 0
+
     monkeypatch.setattr(line_log, "_MAX_WAITING", 3)
-    monkeypatch.setattr(line_log.os, "write", lambda file, data: free.wait(5) and len(data))
+    monkeypatch.setattr(line_log.os, "write", hang)
     log = LineLog(str(tmp_path / "log"), "--log")
-    for _ in range(10):
+    log.write("line")
+    assert hangs.wait(5)
+    for _ in range(9):
         log.write("line")
     log.close(timeout_s=0.01)
-    assert log.n_lost >= 6
+    assert log.n_lost == 6
     free.set()
     log.close()

@@ -104,7 +104,7 @@ def test_what_pip_says_becomes_one_line(
     index.files["only_source-1.0.tar.gz"] = b"x"
     index.files["other_machine-1.0-cp27-none-win32.whl"] = b"x"
     index.files["junk-1.0-py3-none-any.whl"] = b"junk"
-    none = "the package index has no wheel for this machine"
+    none = "the package index has no such package, or no wheel of it for this machine"
     assert refusal(lines, "nothing", None) == f"nothing: {none}"
     assert refusal(lines, "only-source") == f"only-source==1.0: {none}"
     assert refusal(lines, "other-machine") == f"other-machine==1.0: {none}"

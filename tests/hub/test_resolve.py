@@ -1,5 +1,7 @@
 """What a model argument is taken for, and which ones are refused before any download."""
 
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -43,8 +45,8 @@ def test_a_name_is_taken_for_what_it_says(
     assert reference.path is None
 
 
-NO_DIRECTORY = ["./nope", "/nope/nope", "~/nope-not-here", "../x", "./x/../y"]
-NO_FILE = ["nope.gguf", "./nope.gguf", "/nope/nope.GGUF", "owner/name.gguf"]
+NO_DIRECTORY = ["./nope", "/nope/nope", "~/nope-not-here", "../x", "./x/../y", "./nope.gguf"]
+NO_FILE = ["nope.gguf", "owner/name.gguf", "NOPE.GGUF"]
 NO_MODEL = [
     "", " ", "@main", "owner/", "a/b/c", "owner/na me", "owner/name ", "not-an-alias", "own\ner/x",
     "owner/..", "owner/.name", "owner/name.", "owner/-name", "-owner/name", "owner/na..me",
@@ -70,7 +72,7 @@ NO_PACKAGE = [
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (NO_DIRECTORY, "no such directory: '"),
+        (NO_DIRECTORY, "no such directory"),
         (NO_FILE, "no such file: '"),
         (NO_MODEL, "is not a model: give"),
         (NO_REVISION, "is not a revision"),
@@ -105,8 +107,16 @@ def test_a_gguf_file_is_known_by_its_name_or_its_first_bytes(empty_directory: Pa
     named = parse_model("Some.Q4_1.gguf")
     assert (named.kind, named.served_name) == (ModelKind.GGUF, "Some.Q4_1")
     assert parse_model("blob").path == Path("blob")
-    with pytest.raises(CaldrixError, match=r"'\./other' is neither a directory nor a GGUF file"):
-        parse_model("./other")
+    os.mkfifo(empty_directory / "pipe.gguf")
+    for argument, words in (
+        ("./other", "no such directory: './other', and it is no GGUF file either"),
+        ("pipe.gguf", "no such directory: 'pipe.gguf', and it is no regular file either"),
+        ("/dev/null", "no such directory: '/dev/null', and it is no regular file either"),
+        ("./none.gguf", "no such directory or file: './none.gguf'"),
+        ("none.gguf", "no such file: 'none.gguf'"),
+    ):
+        with pytest.raises(CaldrixError, match=f"^{re.escape(words)}$"):
+            parse_model(argument)
 
 
 def test_a_near_miss_of_an_alias_is_named() -> None:

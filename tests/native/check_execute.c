@@ -137,20 +137,26 @@ static int step(struct fixture *f, uint32_t n_rows, struct cx_error *error) {
   uint32_t tokens[MAX_ROWS], positions[MAX_ROWS], slots[MAX_ROWS], out_rows[MAX_ROWS], picks[MAX_ROWS];
   uint8_t status[MAX_ROWS];
   struct cx_sampling sampling[MAX_ROWS];
+  struct cx_logprobs logprobs[MAX_ROWS];
   for (uint32_t i = 0; i < n_rows; i++) {
     tokens[i] = (7 * i + 3) % VOCAB;
     positions[i] = i;
     slots[i] = i % 3;
     out_rows[i] = i;
     sampling[i] = (struct cx_sampling){.top_p = 1, .repetition_penalty = 1};
+    logprobs[i] = (struct cx_logprobs){.wanted = i % 2, .n_top = 2, .token = CX_PICKED_TOKEN};
   }
   struct cx_step asked = {.n_rows = n_rows, .n_out = n_rows, .tokens = tokens, .positions = positions, .slots = slots,
-                          .out_rows = out_rows, .sampling = sampling, .picks = picks, .pick_status = status};
+                          .out_rows = out_rows, .sampling = sampling, .picks = picks, .pick_status = status, .logprobs = logprobs};
   int code = cx_model_step(f->model, &asked, error);
   for (uint32_t i = 0; i < n_rows && code == CX_OK; i++) {
     const float *logits = (const float *)(f->activations + activation(2).offset) + (size_t)i * DIM;
     if (logits[0] != (float)tokens[i] + 1) fail("a row's logits are another row's");
     if (status[i] != CX_PICK_OK || picks[i] != (VOCAB - 1 - tokens[i]) % VOCAB) fail("a row's pick is wrong");
+    const struct cx_logprobs *scores = &logprobs[i];
+    if (i % 2 == 0 ? scores->token != CX_PICKED_TOKEN
+                   : scores->token != picks[i] || scores->top_tokens[0] != picks[i] || scores->logprob != scores->top_logprobs[0])
+      fail("a row's log-probabilities are wrong");
   }
   return code;
 }

@@ -12,6 +12,7 @@ import struct
 import sys
 from typing import Any
 
+import numpy as np
 import tiny_plan
 
 from caldrix import native
@@ -86,6 +87,23 @@ def damage(image: bytes, draw: random.Random) -> bytes:
     return bytes(damaged)
 
 
+def sampling_at_the_ends(vocab: int) -> native.Sampling:
+    """Everything a row may ask for, at the first and the last token."""
+    ends = [0, vocab - 1]
+    adjust = native.Adjust(
+        bias=np.array([(token, 1.0) for token in ends], native.BIAS),
+        generated=np.array(ends * 2, np.uint32),
+        presence_penalty=0.5,
+        frequency_penalty=0.5,
+        forbidden=ends if vocab > 2 else (),
+    )
+    scored = native.Scored(20, vocab - 1)
+    return native.Sampling(
+        temperature=1.0, top_k=3, top_p=0.9, min_p=0.1, repetition_penalty=1.5, recent=ends,
+        adjust=adjust, scored=scored,
+    )  # fmt: skip
+
+
 def run_step(model: native.Model, image: bytes) -> None:
     """The widest step the image's own head allows, at the last positions of the last slots."""
     head = native.ffi.cast("struct cx_plan_head *", native.ffi.from_buffer(image))
@@ -96,7 +114,7 @@ def run_step(model: native.Model, image: bytes) -> None:
         range(head.context - n_rows, head.context),
         [head.n_slots - 1] * n_rows,
         range(n_rows - n_out, n_rows),
-        [native.Sampling()] * n_out,
+        [sampling_at_the_ends(head.vocab)] * n_out,
     )
 
 

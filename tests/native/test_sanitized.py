@@ -9,7 +9,12 @@ from sanitized import ROOT, environment, package_parent
 
 # What runs on each: everything that reaches the library, and for threads what starts them.
 SUITES = {
-    "address,undefined": ["tests/native/test_native.py", "tests/models", "tests/compile"],
+    "address,undefined": [
+        "tests/native/test_native.py",
+        "tests/models",
+        "tests/compile",
+        "tests/engine/test_scored.py",
+    ],
     "thread": ["tests/native/test_native.py"],
 }
 
