@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import cast
 
 from caldrix import log
+from caldrix.http.coding import accepted, content_coding, decode
 from caldrix.http.flow import FlowControl
 from caldrix.http.grammar import is_persistent
 from caldrix.http.messages import (
@@ -236,9 +237,13 @@ class Connection(asyncio.BufferedProtocol):
             return await self._turn_away(head, endpoint)
         self._check_length(endpoint.max_body_bytes)
         expects = _expects_continue(head)
-        if expects and self._reader.declared_length != 0 and not self._reader.n_buffered:
+        has_body = self._reader.declared_length != 0
+        coding = content_coding(head.headers) if has_body else None
+        if expects and has_body and not self._reader.n_buffered:
             reply.allow_body()
         body = await self._read_body(endpoint.max_body_bytes)
+        if coding is not None:
+            body = await asyncio.to_thread(decode, coding, body, endpoint.max_body_bytes)
         await reply.send(await self._call(endpoint, Request(head, body)))
         return self._after()
 
@@ -311,6 +316,8 @@ class Connection(asyncio.BufferedProtocol):
         response = self._shared.application.failure(error.http_status, str(error), self._reply.head)
         if error.http_status == 405:  # CONNECT, which no path has
             response.headers.append(("Allow", "GET, HEAD, OPTIONS, POST"))
+        if error.http_status == 415:
+            response.headers.append(("Accept-Encoding", accepted()))
         await self._reply.send(response)
         return _Next.LINGER
 
