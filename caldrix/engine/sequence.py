@@ -8,11 +8,11 @@ change.
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from caldrix.engine.sampler import Sampler
 from caldrix.engine.telemetry import Timings
@@ -38,6 +38,23 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+def _odd_ones(values: Collection[Any], low: float, high: float, types: set[type]) -> Iterator[Any]:
+    """Those that are no number from `low` to `high` of one of the types.
+
+    Prompts are long and checked while others wait for the event loop: as a rule, by three calls.
+    """
+    if not values or (
+        types.issuperset(map(type, values))
+        and min(values) >= low
+        and max(values) <= high
+        and not math.isnan(sum(values))
+    ):
+        return
+    for value in values:
+        if not (type(value) in types and low <= value <= high):
+            yield value
 
 
 def _refuse_unless(accepted: bool, name: str, wanted: str, value: object) -> None:
@@ -136,9 +153,8 @@ class Request:
         _refuse_unless(
             n_biases <= MAX_BIASES, "logit_bias", f"of at most {MAX_BIASES} tokens", n_biases
         )
-        for x in self.logit_bias.values():
-            accepted = _is_finite(x) and -100 <= x <= 100
-            _refuse_unless(accepted, "logit_bias", "made of numbers from -100 to 100", x)
+        for x in _odd_ones(self.logit_bias.values(), -100, 100, {int, float}):
+            _refuse_unless(False, "logit_bias", "made of numbers from -100 to 100", x)
 
     @property
     def end_token_ids(self) -> frozenset[int]:
@@ -153,16 +169,14 @@ def check_request(request: Request, context: int, vocab_size: int) -> None:
         raise RefusedError("the prompt is empty: it needs at least one token")
     if n_prompt >= context:
         raise RefusedError(f"the prompt is {n_prompt} tokens and --ctx is {context}")
-    for token_id in request.prompt_ids:
-        _check_token(token_id, vocab_size, "the prompt")
-    for token_id in request.logit_bias:
-        _check_token(token_id, vocab_size, "logit_bias")
+    _check_tokens(request.prompt_ids, vocab_size, "the prompt")
+    _check_tokens(request.logit_bias, vocab_size, "logit_bias")
     if request.min_tokens and request.end_token_ids.issuperset(range(vocab_size)):
         raise RefusedError(f"min_tokens {request.min_tokens}: every token ends the reply")
 
 
-def _check_token(token_id: int, vocab_size: int, where: str) -> None:
-    if not (_is_integer(token_id) and 0 <= token_id < vocab_size):
+def _check_tokens(token_ids: Collection[int], vocab_size: int, where: str) -> None:
+    for token_id in _odd_ones(token_ids, 0, vocab_size - 1, {int}):
         raise RefusedError(
             f"{where} holds token {printable(token_id)}: "
             f"the vocabulary has tokens 0 to {vocab_size - 1}"
@@ -218,13 +232,14 @@ class Sequence:
     # Made from the request
     seed: int = field(init=False)
     end_token_ids: frozenset[int] = field(init=False)
-    sampler: Sampler = field(init=False)
 
     token_ids: list[int] = field(init=False)
     n_visible: int = 0  # tokens of the reply for the reader: all but a stop token
     logprobs: list["TokenLogprob"] = field(default_factory=list)  # of the visible tokens
     # of the prompt's tokens; the first has none
     prompt_logprobs: list["TokenLogprob | None"] = field(init=False)
+
+    _sampler: Sampler | None = None  # made when a row first asks for it
 
     slot: int | None = None  # the slot it was given, also after it ended
     n_cached: int = 0  # prompt tokens found in the slot
@@ -239,9 +254,14 @@ class Sequence:
         seed = self.request.sampling.seed
         self.seed = _fresh_seed() if seed is None else seed % 2**64
         self.end_token_ids = self.request.end_token_ids
-        self.sampler = Sampler(self.request, self.seed)
         self.token_ids = list(self.request.prompt_ids)
         self.prompt_logprobs = [None] if self.request.echo_logprobs else []
+
+    @property
+    def sampler(self) -> Sampler:
+        if self._sampler is None:
+            self._sampler = Sampler(self.request, self.seed)
+        return self._sampler
 
     @property
     def n_prompt(self) -> int:
