@@ -19,8 +19,8 @@ LAYERS = {
     "models": 3,
     "compile": 4,
     "engine": 5,
-    "inferno": 6, "api": 6,
-    "cli": 7,
+    "api": 6,
+    "inferno": 7, "cli": 7,
     "__main__": 8,
 }  # fmt: skip
 

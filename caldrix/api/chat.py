@@ -143,7 +143,7 @@ class ChatShape:
         self.n_reasoning = 0  # tokens of all choices so far
 
     def _end_of(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(ids[-8:], skip_special_tokens=False)
+        return self._tokenizer.decode(ids[-16:], skip_special_tokens=False)
 
     def opening(self, event: Opened) -> list[Choice]:
         self._splitter = Splitter(self._opens)
@@ -161,8 +161,9 @@ class ChatShape:
     def _parts(self, event: Delta) -> list[Part]:
         if not self._splits:
             return [(False, event.text)] if event.text else []
+        was_thinking = self._splitter.is_thinking
         parts = self._splitter.push(event.text)
-        if self._splitter.is_thinking:
+        if was_thinking or self._splitter.is_thinking:
             self.n_reasoning += event.n_tokens
         return parts
 

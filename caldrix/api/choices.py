@@ -13,7 +13,8 @@ from caldrix.api.prompts import Prompt
 from caldrix.api.refusals import ApiError
 from caldrix.api.service import Service
 from caldrix.engine.generate import TextStream
-from caldrix.engine.sequence import FinishReason, Request, SequenceStatus
+from caldrix.engine.generation import Generation
+from caldrix.engine.sequence import CancelReason, FinishReason, Request, SequenceStatus
 from caldrix.engine.telemetry import Timings
 from caldrix.errors import EngineError
 from caldrix.native import TokenLogprob
@@ -106,29 +107,23 @@ class Job:
         """Takes the place; raises what admission refuses."""
         self._service = service
         self.plan = plan
-        self.timings: list[Timings] = []  # of each choice that was begun
-        self._index = 0  # of the choice that runs
-        self._stream = self._submit()
-        self.n = service.admit()
-        self.id = f"{plan.prefix}{self.n}"
+        self.id = f"{plan.prefix}{service.next_number}"
+        requests = [self._request(index) for index in range(plan.n_choices)]
+        self._streams = service.submit(requests, plan.options.stops, plan.param)
+        service.admit()
         self.created = int(time.time())
 
         # So far
         self.is_cancelled = False
         self.error_code: str | None = None
         self.reasons: list[str] = []  # of the choices that are complete
-        self._counted = Usage(0, 0, 0)  # the choices before the one that runs
+        self._counted = Usage(0, 0, 0)  # the choices that are complete
 
-    def _submit(self) -> TextStream:
-        stream = self._service.submit(self._request(), self.plan.options.stops, self.plan.param)
-        self.timings.append(stream.generation.timings)
-        return stream
-
-    def _request(self) -> Request:
+    def _request(self, index: int) -> Request:
         plan, options = self.plan, self.plan.options
         return Request(
-            plan.prompt_of(self._index).ids,
-            options.sampling.of_choice(self._index % options.n),
+            plan.prompt_of(index).ids,
+            options.sampling.of_choice(index % options.n),
             options.max_tokens,
             options.stop_token_ids,
             eos_token_ids=self._service.model.eos_token_ids,
@@ -140,20 +135,32 @@ class Job:
             n_logprobs=options.n_logprobs,
             echo_logprobs=plan.scores_prompt,
             use_cache=options.use_cache,
+            deadline_s=self._service.settings.deadline_s,
+            label=self.id,
         )
 
     def cancel(self) -> None:
         """Ends the reply now; no effect on one that has ended."""
         self.is_cancelled = self.is_cancelled or self.is_running
-        self._stream.cancel()
+        self._drop()
+
+    def _drop(self) -> None:
+        for stream in self._streams:
+            stream.cancel()
 
     @property
     def model_name(self) -> str:
         return self._service.name
 
     @property
+    def _current(self) -> Generation:
+        """The choice that runs, else the last one."""
+        index = min(len(self.reasons), self.plan.n_choices - 1)
+        return self._streams[index].generation
+
+    @property
     def status(self) -> SequenceStatus:
-        return self._stream.generation.status
+        return self._current.status
 
     @property
     def is_running(self) -> bool:
@@ -161,7 +168,12 @@ class Job:
 
     @property
     def slot(self) -> int | None:
-        return self._stream.generation.slot
+        return self._current.slot
+
+    @property
+    def timings(self) -> list[Timings]:
+        """Of each choice."""
+        return [stream.generation.timings for stream in self._streams]
 
     @property
     def finish_reason(self) -> str | None:
@@ -170,44 +182,42 @@ class Job:
     @property
     def usage(self) -> Usage:
         """The tokens so far, those of the choice that runs included."""
-        if len(self.reasons) > self._index:
+        index = len(self.reasons)
+        if index == self.plan.n_choices:
             return self._counted
-        generation = self._stream.generation
-        return self._counted + self._usage_of(
-            generation.n_prompt, generation.n_cached, generation.n_completion
-        )
+        generation = self._current
+        return self._counted + self._usage_of(index, generation, generation.n_completion)
 
-    def _usage_of(self, n_prompt: int, n_cached: int, n_completion: int) -> Usage:
-        first = self._index % self.plan.options.n == 0  # a prompt counts once
-        return Usage(n_prompt if first else 0, n_cached if first else 0, n_completion)
+    def _usage_of(self, index: int, generation: Generation, n_completion: int) -> Usage:
+        if index % self.plan.options.n:  # a prompt counts once
+            return Usage(0, 0, n_completion)
+        return Usage(generation.n_prompt, generation.n_cached, n_completion)
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Raises ApiError when the engine fails or the request was called off."""
         try:
-            for index in range(self.plan.n_choices):
-                if index:
-                    self._index = index
-                    self._stream = self._submit()
-                async for event in self._choice():
+            for index, stream in enumerate(self._streams):
+                async for event in self._choice(index, stream):
                     yield event
         except EngineError as error:
             raise self._failed(self._service.engine_error(error)) from None
         except ApiError as error:
             raise self._failed(error) from None
         finally:
-            self._stream.cancel()
+            self._drop()
 
-    async def _choice(self) -> AsyncGenerator[Event, None]:
-        generation, index = self._stream.generation, self._index
+    async def _choice(self, index: int, stream: TextStream) -> AsyncGenerator[Event, None]:
+        generation, n_read = stream.generation, 0
         is_open = not self.plan.scores_prompt  # else once the prompt has its scores
         if is_open:
             yield Opened(index)
-        async for piece in self._stream.pieces():
+        async for piece in stream.pieces():
             if not is_open:
                 is_open = True
                 yield Opened(index, generation.prompt_logprobs)
-            yield Delta(index, piece.text, piece.tokens)
-        ended = self._ended()
+            yield Delta(index, piece.text, piece.tokens, stream.n_read - n_read)
+            n_read = stream.n_read
+        ended = self._ended(index, stream)
         if not is_open:
             yield Opened(index, generation.prompt_logprobs)
         yield ended
@@ -216,13 +226,12 @@ class Job:
         self.error_code = error.code
         return error
 
-    def _ended(self) -> Ended:
-        result = self._stream.result
-        if result.finish_reason is FinishReason.CANCELLED:
-            raise ApiError(400, "cancelled", "the request was called off before it was answered")
-        counts = self._usage_of(result.n_prompt, result.n_cached, result.n_completion)
-        self._counted += counts
-        self.reasons.append(result.finish_reason.value)
-        if (seconds := result.timings.total_s) is not None:
-            self._service.finished(seconds)
-        return Ended(self._index, result.finish_reason.value)
+    def _ended(self, index: int, stream: TextStream) -> Ended:
+        result, reason = stream.result, stream.result.finish_reason
+        if reason is FinishReason.CANCELLED:
+            if stream.generation.cancel_reason is not CancelReason.DEADLINE:
+                raise ApiError(400, "cancelled", "the request was called off")
+            reason = FinishReason.LENGTH
+        self._counted += self._usage_of(index, stream.generation, result.n_completion)
+        self.reasons.append(reason.value)
+        return Ended(index, reason.value)

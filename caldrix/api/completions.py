@@ -101,6 +101,7 @@ def _logprobs(f: Fields) -> int | None:
 class CompletionShape:
     object_name = "text_completion"
     chunk_name = "text_completion"
+    n_reasoning = 0
 
     def __init__(self, service: Service, plan: Plan) -> None:
         self._tokenizer = service.model.tokenizer

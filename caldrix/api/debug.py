@@ -6,11 +6,10 @@ Never a word of a prompt or a reply; nothing here waits for the engine.
 from urllib.parse import parse_qs
 
 from caldrix.api.call import Call
-from caldrix.api.choices import Job
 from caldrix.api.records import RING
 from caldrix.api.refusals import ApiError, wrong_value
 from caldrix.api.reply import json_response
-from caldrix.engine.sequence import SequenceStatus
+from caldrix.engine.snapshot import SlotState
 from caldrix.http.messages import Response
 
 DEFAULT_LIMIT = 50
@@ -26,7 +25,9 @@ async def requests(call: Call) -> Response:
         found = [body for body in found if _is_in(body, state)]
     if route := query.get("route", [""])[-1]:
         found = [body for body in found if body["route"] == route]
-    return json_response({"requests": found[:limit], "ring": RING, "telemetry": call.records.level})
+    return json_response(
+        {"requests": found[:limit], "ring": RING, "telemetry": call.records.telemetry.level.value}
+    )
 
 
 def _limit(text: str) -> int:
@@ -54,25 +55,21 @@ async def metrics(call: Call) -> Response:
 
 
 async def slots(call: Call) -> Response:
-    service = call.service
-    by_slot = {job.slot: job for job in call.records.live_jobs() if job.is_running}
-    found = [_slot(i, by_slot.get(i), service.model.context) for i in range(service.n_slots)]
+    snapshot = call.service.engine.snapshot()
+    found = [_slot(slot, snapshot.context) for slot in snapshot.slots]
     fails = parse_qs(call.request.head.query).get("fail_on_no_slot") == ["1"]
-    if fails and all(slot["is_processing"] for slot in found):
+    if fails and all(slot.status is not None for slot in snapshot.slots):
         raise ApiError(503, "queue_full", "no slot is free", None, "unavailable_error")
     return json_response(found)
 
 
-def _slot(i: int, job: Job | None, context: int) -> dict[str, object]:
-    state = "idle" if job is None else "prefill"
-    if job is not None and job.status is not SequenceStatus.PREFILL:
-        state = "decode"
+def _slot(slot: SlotState, context: int) -> dict[str, object]:
     return {
-        "id": i,
-        "is_processing": job is not None,
+        "id": slot.index,
+        "is_processing": slot.status is not None,
         "n_ctx": context,
-        "n_decoded": 0 if job is None else job.usage.completion,
-        "n_prompt": 0 if job is None else job.usage.prompt,
-        "request_id": None if job is None else job.id,
-        "state": state,
+        "n_decoded": slot.n_completion,
+        "n_prompt": slot.n_prompt,
+        "request_id": slot.label or None,
+        "state": "idle" if slot.status is None else slot.status.value,
     }

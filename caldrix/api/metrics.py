@@ -13,12 +13,7 @@ from collections.abc import Iterable, Sequence
 
 Labels = tuple[tuple[str, str], ...]
 
-SECONDS = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-    1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
-)  # fmt: skip
 TOKENS = tuple(float(2**i) for i in range(18))
-BATCH = (1.0, 2.0, 4.0, 8.0)
 
 
 class Counter:
@@ -32,6 +27,11 @@ class Counter:
 
     def add(self, amount: float, *values: str) -> None:
         self._values[values] = self._values.get(values, 0.0) + amount
+
+    @property
+    def value(self) -> float:
+        """Of a counter without labels."""
+        return self._values[()]
 
     def lines(self, always: Labels) -> list[str]:
         return [
@@ -69,15 +69,19 @@ class Histogram:
         found: list[str] = []
         for values, counts in self._counts.items():
             labels = (*always, *zip(self._labels, values, strict=True))
-            total = 0
-            for bound, count in zip((*self._bounds, math.inf), counts, strict=True):
-                total += count
-                found.append(
-                    sample(f"{self.name}_bucket", (*labels, ("le", _number(bound))), total)
-                )
-            found.append(sample(f"{self.name}_sum", labels, self._sums[values]))
-            found.append(sample(f"{self.name}_count", labels, total))
+            found += histogram_lines(self.name, labels, self._bounds, counts, self._sums[values])
         return found
+
+
+def histogram_lines(
+    name: str, labels: Labels, bounds: Sequence[float], counts: Sequence[int], sum: float
+) -> list[str]:
+    """One histogram; `counts` are those between the bounds, the last above all of them."""
+    found, total = [], 0
+    for bound, count in zip((*bounds, math.inf), counts, strict=True):
+        total += count
+        found.append(sample(f"{name}_bucket", (*labels, ("le", _number(bound))), total))
+    return [*found, sample(f"{name}_sum", labels, sum), sample(f"{name}_count", labels, total)]
 
 
 def sample(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:

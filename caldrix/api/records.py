@@ -1,7 +1,7 @@
 """One record for each generation request: what it asked, when each stage came, how it ended.
 
-Owns the live records, the ring of the last ones and the telemetry log. A record holds counts,
-settings and times, never a word of a prompt or reply. Knows no route's shape.
+Owns the live records, the ring of the last ones and what the telemetry log gets. A record holds
+counts, settings and times, never a word of a prompt or reply. Knows no route's shape.
 """
 
 import json
@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from caldrix.api.choices import Job
-from caldrix.api.timings import host_times
+from caldrix.api.timings import device_times, host_times
 from caldrix.engine.sequence import SequenceStatus
+from caldrix.engine.telemetry import Level, Telemetry
 from caldrix.http.messages import Exchange, RequestHead
 
 RING = 256
@@ -41,7 +42,7 @@ class Record:
     error_code: str | None = None
     job: Job | None = None
 
-    def body(self, exchange: Exchange | None, times: bool) -> dict[str, object]:
+    def body(self, exchange: Exchange | None, telemetry: Telemetry) -> dict[str, object]:
         """The record as it is shown; `exchange` says how it ended, None while it goes on."""
         job = self.job
         status = None if exchange is None else exchange.status
@@ -66,13 +67,14 @@ class Record:
             "image_rows": 0,
             "questions": 0,
             "queue_position": self.queue_position,
-            "batch_max": None if job is None else 1,
-            "device": None,
+            "batch_max": None if job is None else max(t.batch_max for t in job.timings),
             "speculation": None,
             "weights": None,
         }
         body |= _job_body(job)
-        body["host"] = host_times(self.parse_s, self.tokenize_s, job) if times else None
+        is_off = telemetry.level is Level.OFF
+        body["host"] = None if is_off else host_times(self.parse_s, self.tokenize_s, job)
+        body["device"] = None if job is None else device_times(job, telemetry)
         return body
 
     def outcome(self, status: int) -> str:
@@ -112,19 +114,23 @@ def _job_body(job: Job | None) -> dict[str, object]:
 
 
 class Records:
-    """`level` is --telemetry; `log_line` gets each record as a line."""
+    """`log_line` gets each record as a line."""
 
     def __init__(
         self,
-        level: str,
+        telemetry: Telemetry,
         log_line: Callable[[str], None] | None,
         ended: Callable[[Record, Exchange], None],
     ) -> None:
-        self.level = level
+        self.telemetry = telemetry
         self._log_line = log_line
         self._ended = ended  # told of every record's end
         self._live: dict[int, Record] = {}  # by the identity of the head, which the record holds
         self._done: deque[dict[str, object]] = deque(maxlen=RING)
+
+    @property
+    def is_off(self) -> bool:
+        return self.telemetry.level is Level.OFF
 
     def begin(self, record: Record) -> Record:
         self._live[id(record.head)] = record
@@ -136,16 +142,15 @@ class Records:
         if record is None:
             return
         self._ended(record, exchange)
-        body = record.body(exchange, self.level != "off")
-        if self.level != "off":
+        body = record.body(exchange, self.telemetry)
+        if not self.is_off:
             self._done.append(body)
         if self._log_line is not None:
             self._log_line(json.dumps(body, sort_keys=True, separators=(",", ":")))
 
     def bodies(self) -> list[dict[str, object]]:
         """Newest first, the live ones before those that are done."""
-        times = self.level != "off"
-        live = [record.body(None, times) for record in reversed(self._live.values())]
+        live = [record.body(None, self.telemetry) for record in reversed(self._live.values())]
         return [*live, *reversed(self._done)]
 
     def live_jobs(self) -> list[Job]:

@@ -29,6 +29,10 @@ class Shape(Protocol):
     @property
     def chunk_name(self) -> str: ...
 
+    @property
+    def n_reasoning(self) -> int:
+        """Tokens of thinking that was shown apart, so far."""
+
     def opening(self, event: Opened) -> list[Choice]:
         """Chunks that begin a choice."""
 
@@ -61,7 +65,7 @@ async def answer(job: Job, shape: Shape, gone: asyncio.Event) -> Response:
     finally:
         watcher.cancel()
     body = _envelope(job, shape.object_name, choices)
-    body["usage"] = job.usage.body
+    body["usage"] = _usage(job, shape)
     if job.plan.options.timings:
         body["timings"] = reply_timings(job)
     return json_response(body, headers=job.plan.notes)
@@ -128,12 +132,19 @@ def _chunk(job: Job, shape: Shape, choices: list[Choice]) -> bytes:
     body = _envelope(job, shape.chunk_name, choices)
     streaming = job.plan.options.streaming
     if not choices or streaming.continuous_usage:
-        body["usage"] = job.usage.body
+        body["usage"] = _usage(job, shape)
     elif streaming.include_usage:
         body["usage"] = None
     if job.plan.options.timings and choices and choices[0]["finish_reason"]:
         body["timings"] = reply_timings(job)
     return sse.event(dumps(body))
+
+
+def _usage(job: Job, shape: Shape) -> dict[str, object]:
+    body = job.usage.body
+    if shape.n_reasoning:
+        body["completion_tokens_details"] = {"reasoning_tokens": shape.n_reasoning}
+    return body
 
 
 def _envelope(job: Job, name: str, choices: list[Choice]) -> dict[str, object]:

@@ -5,10 +5,8 @@ loading and draining before the queue, the queue before anything else. Knows no 
 """
 
 import asyncio
-import math
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,7 +15,6 @@ from typing import TypeVar
 from caldrix.api.access import Access
 from caldrix.api.refusals import (
     ApiError,
-    context_exceeded,
     engine_failed,
     engine_gone,
     from_library,
@@ -25,14 +22,13 @@ from caldrix.api.refusals import (
     unavailable,
 )
 from caldrix.engine.engine import Engine
-from caldrix.engine.generate import TextStream, stream_text
+from caldrix.engine.generate import TextStream, stream_all
 from caldrix.engine.load import LoadedModel
 from caldrix.engine.sequence import Request, SamplingParams
+from caldrix.engine.telemetry import Level, Telemetry
 from caldrix.errors import BusyError, EngineError, RefusedError
 
 Value = TypeVar("Value")
-MAX_RETRY_S = 30
-_RECENT = 16  # service times that Retry-After is judged by
 
 
 class State(StrEnum):
@@ -48,8 +44,9 @@ class Settings:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     queue_depth: int = 8
     admission: str = "fill"
-    telemetry: str = "sampled"
+    telemetry: Telemetry = field(default_factory=lambda: Telemetry(Level.SAMPLED))
     telemetry_log: Callable[[str], None] | None = None  # takes a line at once, never raises
+    deadline_s: float | None = None  # a reply that takes longer ends where it is
     ping_interval_s: float = 15.0
     reasoning_format: str = "none"
     access: Access = field(default_factory=Access)
@@ -67,7 +64,6 @@ class Service:
         # So far
         self.is_draining = False
         self._n_admitted = 0
-        self._service_s: deque[float] = deque(maxlen=_RECENT)
 
     @property
     def name(self) -> str:
@@ -87,35 +83,28 @@ class Service:
         """Runs what may take longer than a few milliseconds on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def submit(self, request: Request, stops: tuple[str, ...], param: str) -> TextStream:
-        """Puts a request in the engine's queue, or refuses it as the API does."""
+    def submit(
+        self, requests: Sequence[Request], stops: tuple[str, ...], param: str
+    ) -> list[TextStream]:
+        """Puts the choices of one request in the engine's queue, or refuses as the API does."""
         self._check_open()
         try:
-            return stream_text(self.engine, self.model.tokenizer, request, stops)
+            return stream_all(self.engine, self.model.tokenizer, requests, stops)
         except BusyError as error:
-            raise queue_full(str(error), self.retry_after_s()) from None
+            raise queue_full(str(error), self.engine.retry_after_s()) from None
         except EngineError as error:
             raise self.engine_error(error) from None
         except RefusedError as error:
-            n_prompt = len(request.prompt_ids)
-            if n_prompt >= self.model.context:
-                raise context_exceeded(param, n_prompt, self.model.context) from None
             raise from_library(error, param) from None
 
-    def admit(self) -> int:
+    @property
+    def next_number(self) -> int:
+        """The number of the request that is admitted next."""
+        return self._n_admitted + 1
+
+    def admit(self) -> None:
         """Counts a request that is in the queue."""
         self._n_admitted += 1
-        return self._n_admitted
-
-    def finished(self, seconds: float) -> None:
-        self._service_s.append(seconds)
-
-    def retry_after_s(self) -> int:
-        """When a place may be free: the queue ahead at the pace of the last requests."""
-        if not self._service_s:
-            return 1
-        mean = sum(self._service_s) / len(self._service_s)
-        return max(1, min(MAX_RETRY_S, math.ceil(mean * max(1, self.engine.n_waiting))))
 
     def engine_error(self, error: EngineError) -> ApiError:
         if self.engine.failed:

@@ -35,7 +35,9 @@ class Server:
         """`engine` is one that the caller has started and will close; None: one of its own."""
         settings = settings or Settings()
         self._owns_engine = engine is None
-        self._engine = engine or Engine(model.program, settings.queue_depth, settings.admission)
+        self._engine = engine or Engine(
+            model.program, settings.queue_depth, settings.admission, settings.telemetry
+        )
         self._service = Service(model, self._engine, settings)
         application = Application(self._service, self._connections)
         self._http = HttpServer(application, Limits(), application.observe)

@@ -9,10 +9,19 @@ from collections.abc import Sequence
 
 from caldrix import __version__
 from caldrix.api import metrics
-from caldrix.api.metrics import Counter, Histogram, family, gauge
+from caldrix.api.metrics import (
+    Counter,
+    Histogram,
+    Labels,
+    family,
+    gauge,
+    histogram_lines,
+    sample,
+)
 from caldrix.api.records import Record
 from caldrix.api.service import Service
 from caldrix.api.timings import decode_s, gaps
+from caldrix.engine.telemetry import SECONDS, Level
 from caldrix.http.messages import Exchange
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
@@ -64,10 +73,10 @@ class Telemetry:
             self.finishes.add(1, reason)
         if outcome in ("cancelled", "error"):
             self.finishes.add(1, outcome)
-        if self._service.settings.telemetry != "off":
+        if self._service.settings.telemetry.level is not Level.OFF:
             self._histograms.take(record)
 
-    def render(self, n_open: int, n_accepted: int, compat: str = "") -> str:
+    def render(self, n_open: int, n_accepted: int, form: str = "") -> str:
         always = (("model", self._service.name),)
         lines = self._info()
         for counter in (self.responses, self.parse_errors):
@@ -80,11 +89,13 @@ class Telemetry:
         for counter in (self.requests, self.finishes, self.prompt, self.cached, self.generated):
             lines += family(counter.name, "counter", counter.help, counter.lines(always))
         lines += self._engine(always)
-        if self._service.settings.telemetry != "off":
+        if self._service.settings.telemetry.level is not Level.OFF:
             for histogram in self._histograms.all:
                 lines += family(
                     histogram.name, "histogram", histogram.help, histogram.lines(always)
                 )
+            lines += self._steps(always)
+        lines += self._compat(form)
         return "\n".join([*lines, *metrics.process_lines()]) + "\n"
 
     def _info(self) -> list[str]:
@@ -103,26 +114,67 @@ class Telemetry:
             *gauge("caldrix_model_info", "The model that is served", 1, model),
         ]
 
-    def _engine(self, always: metrics.Labels) -> list[str]:
-        engine = self._service.engine
+    def _engine(self, always: Labels) -> list[str]:
+        snapshot, tally = self._service.engine.snapshot(), self._service.engine.tally
         rows: Sequence[tuple[str, str, float]] = (
-            ("caldrix_requests_running", "Requests in a slot", engine.n_running),
-            ("caldrix_requests_waiting", "Requests that wait for a slot", engine.n_waiting),
-            ("caldrix_queue_limit", "--queue-depth", self._service.settings.queue_depth),
-            ("caldrix_slots", "Requests decoded together", self._service.model.program.n_slots),
-            (
-                "caldrix_kv_tokens_capacity",
-                "Tokens that all slots hold",
-                self._service.model.context * self._service.model.program.n_slots,
-            ),
+            ("caldrix_requests_running", "Slots in use", snapshot.n_running),
+            ("caldrix_requests_waiting", "Requests that wait for a slot", snapshot.n_waiting),
+            ("caldrix_queue_limit", "--queue-depth", snapshot.queue_depth),
+            ("caldrix_slots", "Replies decoded together", len(snapshot.slots)),
+            ("caldrix_kv_tokens_used", "Tokens in the slots' memory", snapshot.kv_tokens_used),
+            ("caldrix_kv_tokens_capacity", "Tokens that fit", snapshot.kv_tokens_capacity),
         )
-        return [line for row in rows for line in gauge(*row, labels=always)]
+        lines = [line for row in rows for line in gauge(*row, labels=always)]
+        steps = "caldrix_engine_steps_total"
+        counts = tally.n_steps.items()
+        samples = [sample(steps, (*always, ("phase", phase.value)), n) for phase, n in counts]
+        return [*lines, *family(steps, "counter", "Native steps", samples)]
+
+    def _compat(self, form: str) -> list[str]:
+        """The same values under the names that dashboards of other servers look for."""
+        snapshot = self._service.engine.snapshot()
+        if form == "vllm":
+            labels: Labels = (("model_name", self._service.name),)
+            share = snapshot.kv_tokens_used / snapshot.kv_tokens_capacity
+            return [
+                *gauge("vllm:num_requests_running", "Running", snapshot.n_running, labels),
+                *gauge("vllm:num_requests_waiting", "Waiting", snapshot.n_waiting, labels),
+                *gauge("vllm:kv_cache_usage_perc", "Share of the memory", share, labels),
+                *_as(self.prompt, "vllm:prompt_tokens_total", labels),
+                *_as(self.generated, "vllm:generation_tokens_total", labels),
+            ]
+        if form == "llamacpp":
+            return [
+                *gauge("llamacpp:requests_processing", "Running", snapshot.n_running),
+                *gauge("llamacpp:requests_deferred", "Waiting", snapshot.n_waiting),
+                *_as(self.prompt, "llamacpp:prompt_tokens_total", ()),
+                *_as(self.generated, "llamacpp:tokens_predicted_total", ()),
+            ]
+        return []
+
+    def _steps(self, always: Labels) -> list[str]:
+        """What the engine measures of its steps."""
+        tally = self._service.engine.tally
+        batch = tally.batch_size
+        name = "caldrix_decode_batch_size"
+        lines = histogram_lines(name, always, batch.bounds, batch.counts, batch.sum)
+        found = family(name, "histogram", "Replies in one step", lines)
+        name, lines = "caldrix_device_step_seconds", []
+        for phase, one in tally.device_s.items():
+            labels = (*always, ("phase", phase.value))
+            lines += histogram_lines(name, labels, one.bounds, one.counts, one.sum)
+        return [*found, *family(name, "histogram", "Native steps that were timed", lines)]
+
+
+def _as(counter: Counter, name: str, labels: Labels) -> list[str]:
+    """A counter without labels of its own under another name."""
+    return family(name, "counter", counter.help, [sample(name, labels, counter.value)])
 
 
 class _Histograms:
     def __init__(self) -> None:
         def seconds(name: str, help: str) -> Histogram:
-            return Histogram(f"caldrix_{name}_seconds", help, metrics.SECONDS, ("route",))
+            return Histogram(f"caldrix_{name}_seconds", help, SECONDS, ("route",))
 
         self.queue = seconds("request_queue", "From asking to a slot")
         self.prefill = seconds("request_prefill", "From the first prompt row to the last")

@@ -7,7 +7,7 @@ come is null.
 from collections.abc import Sequence
 
 from caldrix.api.choices import Job
-from caldrix.engine.telemetry import Timings
+from caldrix.engine.telemetry import Telemetry, Timings
 
 
 def milliseconds(seconds: float | None) -> float | None:
@@ -59,6 +59,25 @@ def _spread(values: list[float]) -> dict[str, float | None] | None:
         "p50": milliseconds(values[n // 2]),
         "p95": milliseconds(values[min(n - 1, n * 95 // 100)]),
         "max": milliseconds(values[-1]),
+    }
+
+
+def device_times(job: Job, telemetry: Telemetry) -> dict[str, object] | None:
+    """Of the native steps that were timed, others' rows included; None when none was."""
+    found = [one.device for one in job.timings if one.device is not None]
+    if not found:
+        return None
+    n_decode = sum(one.n_decode for one in found)
+    decode_s = sum(one.decode_s for one in found)
+    return {
+        "steps_sampled": sum(one.n_steps for one in found),
+        "prefill_ms": milliseconds(sum(one.prefill_s for one in found)),
+        "decode_step_ms": {
+            "mean": milliseconds(decode_s / n_decode) if n_decode else None,
+            "max": milliseconds(max(one.decode_max_s for one in found)) if n_decode else None,
+        },
+        "period": telemetry.sample_period,
+        "offset": telemetry.sample_offset,
     }
 
 

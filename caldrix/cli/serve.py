@@ -113,12 +113,15 @@ async def run(server: "Server", stopping: asyncio.Queue[int]) -> int:
 def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings":
     from caldrix.api.service import Settings
     from caldrix.cli.sampling import sampling_params, sampling_values
+    from caldrix.engine.telemetry import Level, Telemetry
 
     return Settings(
         sampling=sampling_params(sampling_values(line)),
         queue_depth=line["queue_depth"],
         admission=line["admission"],
-        telemetry=line["telemetry"],
+        telemetry=Telemetry(
+            Level(line["telemetry"]), line["device_sample_period"], line["device_sample_offset"]
+        ),
         telemetry_log=None if log_file is None else log_file.write,
     )
 

@@ -196,6 +196,11 @@ class TextStream:
         return self._reply.generation
 
     @property
+    def n_read(self) -> int:
+        """Tokens read so far, shown or not."""
+        return len(self._reply.token_ids)
+
+    @property
     def result(self) -> Result:
         """What came out; raises EngineError while the reply goes on."""
         reply, generation = self._reply, self._reply.generation

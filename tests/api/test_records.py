@@ -11,6 +11,8 @@ from served import CHAT, Served, serving
 from caldrix.api import metrics
 from caldrix.api.metrics import Counter, Histogram
 from caldrix.api.service import Settings
+from caldrix.engine.line_log import LineLog
+from caldrix.engine.telemetry import Level, Telemetry
 
 SECRET = "tell-no-one"
 
@@ -80,23 +82,26 @@ def test_a_running_request_is_seen(endless: Served) -> None:
     assert slots[0]["is_processing"] is True
     assert slots[0]["request_id"] == running[0]["id"]
     assert (full.status, full.error["code"]) == (503, "queue_full")
-    assert endless.get("/slots").json[0]["state"] == "idle"
+    while endless.get("/slots").json[0]["state"] != "idle":  # when the step in flight is over
+        pass
     assert endless.get("/slots?fail_on_no_slot=1").status == 200
 
 
-def test_every_record_is_a_line_of_the_log(quick_path: Path) -> None:
-    log: list[str] = []
-    with serving(quick_path, Settings(telemetry_log=log.append)) as served:
+def test_every_record_is_a_line_of_the_log(quick_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    line_log = LineLog(str(path), "--telemetry-log")
+    with serving(quick_path, Settings(telemetry_log=line_log.write)) as served:
         served.chat(max_tokens=1)
         served.get("/v1/models")
         served.chat(temperature=-1)
         served.get("/v1/models")
-    lines = [json.loads(line) for line in log]
+    line_log.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["status"] for line in lines] == [200, 400]
 
 
 def test_with_telemetry_off_nothing_is_kept(quick_path: Path) -> None:
-    with serving(quick_path, Settings(telemetry="off")) as served:
+    with serving(quick_path, Settings(telemetry=Telemetry(Level.OFF))) as served:
         served.chat(max_tokens=1)
         assert served.get("/debug/requests").json["requests"] == []
         assert "_seconds_bucket" not in served.get("/metrics").body.decode()
