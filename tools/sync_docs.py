@@ -17,6 +17,8 @@ from caldrix.cli import commands, usage  # noqa: E402
 TABLES: dict[str, Callable[[], str]] = {
     "run flags": lambda: usage.markdown_table(usage.flags_of("run")[0]),
     "serving flags of run": lambda: usage.markdown_table(usage.flags_of("run")[1]),
+    "flags of serve": lambda: usage.markdown_table(usage.flags_of("serve")[0]),
+    "serving flags of serve": lambda: usage.markdown_table(usage.flags_of("serve")[1]),
     "chat commands": commands.markdown_table,
 }
 _BLOCK = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
