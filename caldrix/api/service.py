@@ -70,10 +70,6 @@ class Service:
         return self.model.name
 
     @property
-    def n_slots(self) -> int:
-        return self.model.program.n_slots
-
-    @property
     def state(self) -> State:
         if self.engine.failed:
             return State.FAILED

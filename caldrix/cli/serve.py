@@ -9,6 +9,7 @@ to stdout.
 import asyncio
 import gc
 import ipaddress
+import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from caldrix.engine.load import LoadedModel
 
 INTERRUPT_GRACE_S = 5.0
-DRAIN_S = 30.0
 FAILED_GRACE_S = 1.0  # for the news to reach the clients
 
 
@@ -79,15 +79,15 @@ async def serve(
             loop.add_signal_handler(signal_number, stopping.put_nowait, int(signal_number))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is no reason to end
     await server.start(listeners)
-    warn_if_open(line["host"])
+    warn_if_open(line["host"], bool(keys(line)))
     # What is loaded stays: a full collection that went through it would stall every reply.
     gc.collect()
     gc.freeze()
     log.status(f"serving {model.name} on {server.url}")
-    return await run(server, stopping)
+    return await run(server, stopping, line["drain_timeout"])
 
 
-async def run(server: "Server", stopping: asyncio.Queue[int]) -> int:
+async def run(server: "Server", stopping: asyncio.Queue[int], drain_s: float) -> int:
     """Until `stopping` brings a signal, or the engine cannot go on; returns the exit status."""
     signalled = asyncio.create_task(stopping.get())
     failed = asyncio.create_task(server.failed())
@@ -99,7 +99,7 @@ async def run(server: "Server", stopping: asyncio.Queue[int]) -> int:
         return 1
     failed.cancel()
     number = signalled.result()
-    grace = INTERRUPT_GRACE_S if number == signal.SIGINT else DRAIN_S
+    grace = INTERRUPT_GRACE_S if number == signal.SIGINT else drain_s
     closing = asyncio.create_task(server.close(grace))
     second = asyncio.create_task(stopping.get())
     await asyncio.wait([closing, second], return_when=asyncio.FIRST_COMPLETED)
@@ -111,6 +111,7 @@ async def run(server: "Server", stopping: asyncio.Queue[int]) -> int:
 
 
 def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings":
+    from caldrix.api.access import Access
     from caldrix.api.service import Settings
     from caldrix.cli.sampling import sampling_params, sampling_values
     from caldrix.engine.telemetry import Level, Telemetry
@@ -118,6 +119,9 @@ def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings"
     return Settings(
         sampling=sampling_params(sampling_values(line)),
         queue_depth=line["queue_depth"],
+        ping_interval_s=line["sse_ping_interval"],
+        reasoning_format=line["reasoning_format"],
+        access=Access(origins(line["cors_origins"]), keys(line)),
         admission=line["admission"],
         telemetry=Telemetry(
             Level(line["telemetry"]), line["device_sample_period"], line["device_sample_offset"]
@@ -126,14 +130,31 @@ def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings"
     )
 
 
-def warn_if_open(host: str) -> None:
+def keys(line: CommandLine) -> tuple[str, ...]:
+    """The flag's, else the environment's, which other users of the machine cannot list."""
+    inherited = os.environ.get("CALDRIX_API_KEY")
+    given: tuple[str, ...] = line["api_key"]
+    return given or ((inherited,) if inherited else ())
+
+
+def origins(value: str | None) -> tuple[str, ...] | None:
+    """None for the default, pages of this machine."""
+    if value is None or value == "off":
+        return None if value is None else ()
+    return tuple(origin.strip() for origin in value.split(",") if origin.strip())
+
+
+def warn_if_open(host: str, has_keys: bool) -> None:
     """An address other than loopback is the network's."""
     try:
         is_local = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_local = host == "localhost"
     if not is_local:
+        lacks = (
+            "no TLS, so keys travel in the clear" if has_keys else "no authentication and no TLS"
+        )
         log.status(
-            f"warning: --host {host} opens the server to that network: there is no authentication "
-            "and no TLS; put a reverse proxy in front that has both"
+            f"warning: --host {host} opens the server to that network: there is {lacks}; "
+            "put a reverse proxy in front"
         )

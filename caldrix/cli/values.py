@@ -91,6 +91,7 @@ TEMPERATURE = number(lambda t: t >= 0, "a finite number of 0 or more")
 TOP_K = integer(0, 2**31 - 1)
 TOP_P = number(lambda p: 0 < p <= 1, "a number above 0 and at most 1")
 MIN_P = number(lambda m: 0 <= m <= 1, "a number from 0 to 1")
+SECONDS = number(lambda s: 0 <= s <= 86400, "a number of seconds from 0 to 86400")
 REPETITION_PENALTY = number(lambda r: r > 0, "a finite number above 0")
 
 

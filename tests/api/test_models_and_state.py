@@ -184,6 +184,20 @@ def test_what_the_tools_refuse(
     assert answer.error["param"] == param
 
 
+def test_a_text_that_cannot_be_spelled_is_refused(tmp_path: Path) -> None:
+    from known_reply import write_model
+
+    from caldrix.errors import RefusedError
+
+    def refuse(*values: Any) -> list[int]:
+        raise RefusedError("cannot be spelled")
+
+    with serving(write_model(tmp_path / "m", "ABC")) as served:
+        served.model.tokenizer.encode = refuse  # type: ignore[method-assign]
+        answer = served.ask("POST", "/tokenize", {"content": "A"})
+    assert (answer.status, answer.error["message"]) == (400, "cannot be spelled")
+
+
 def test_a_template_that_refuses_says_its_own_sentence(tmp_path: Path) -> None:
     from known_reply import write_model
 

@@ -1,6 +1,7 @@
 """Records and metrics: one record a request, no text in it, numbers that only grow."""
 
 import json
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,29 @@ def test_the_counters_are_those_of_the_requests(quick_path: Path) -> None:
     assert found[responses % ("none", "GET", 404)] == 1
     assert found[responses % ("none", "other", 501)] == 1
     assert found["process_resident_memory_bytes"] > 1e6
+
+
+def test_values_have_the_names_of_other_servers_too(quick_path: Path) -> None:
+    with serving(quick_path) as served:
+        served.chat(max_tokens=3)
+        plain = served.get("/metrics").body.decode()
+        vllm = samples(served.get("/metrics?compat=vllm").body.decode())
+        llama = samples(served.get("/metrics?compat=llamacpp").body.decode())
+    assert vllm['vllm:generation_tokens_total{model_name="quick"}'] == 3
+    assert 0 < vllm['vllm:kv_cache_usage_perc{model_name="quick"}'] < 1
+    assert llama["llamacpp:tokens_predicted_total"] == 3
+    assert llama["llamacpp:requests_processing"] == 0
+    assert "vllm:" not in plain
+    assert "llamacpp:" not in plain
+
+
+def test_bytes_that_were_no_request_are_counted(quick_path: Path) -> None:
+    with serving(quick_path) as served:
+        with socket.create_connection(("127.0.0.1", served.server.port)) as client:
+            client.sendall(b"nonsense\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 400")
+        found = served.get("/metrics").body.decode()
+    assert "caldrix_http_parse_errors_total{kind=" in found
 
 
 def test_the_text_format() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,15 @@ def test_past_the_queue_a_request_is_told_when_to_come_back(endless_path: Path) 
     assert answer.error["type"] == "rate_limit_error"
     assert 1 <= int(answer.headers["retry-after"]) <= 30
     assert int(answer.headers["retry-after-ms"]) == 1000 * int(answer.headers["retry-after"])
+
+
+def test_a_request_that_the_engine_refuses_names_the_field(quick: Served) -> None:
+    every = quick.model.program.vocab_size
+    quick.server._service.model = replace(quick.model, eos_token_ids=frozenset(range(every)))
+    answer = quick.chat(min_tokens=1)
+    quick.server._service.model = quick.model
+    assert (answer.status, answer.error["param"]) == (400, "messages")
+    assert "every token ends the reply" in answer.error["message"]
 
 
 def test_a_reply_that_takes_too_long_ends_where_it_is(endless_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""What a command line makes of the server's settings, and what is said about an open address."""
+
+import pytest
+
+from caldrix.cli.parse import parse
+from caldrix.cli.serve import keys, origins, settings, warn_if_open
+from caldrix.engine.sequence import SamplingParams
+from caldrix.engine.telemetry import Level, Telemetry
+
+FLAGS = (
+    "--temperature 0.5 --seed 3 --queue-depth 2 --admission one --telemetry host"
+    " --device-sample-period 4 --device-sample-offset 1 --sse-ping-interval 0"
+    " --reasoning-format auto --api-key a --api-key b"
+)
+
+
+def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CALDRIX_API_KEY", raising=False)
+    line = parse("serve", ["m", *FLAGS.split(), "--cors-origins", "http://a, http://b"])
+    found = settings(line, None)
+    assert found.sampling == SamplingParams(temperature=0.5, seed=3)
+    assert (found.queue_depth, found.admission) == (2, "one")
+    assert found.telemetry == Telemetry(Level.HOST, 4, 1)
+    assert (found.ping_interval_s, found.reasoning_format) == (0, "auto")
+    assert found.access.keys == ("a", "b")
+    assert found.access.origins == ("http://a", "http://b")
+
+
+def test_a_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALDRIX_API_KEY", "hidden")
+    assert keys(parse("serve", ["m"])) == ("hidden",)
+    assert keys(parse("serve", ["m", "--api-key", "shown"])) == ("shown",)
+
+
+def test_which_pages_are_meant() -> None:
+    assert origins(None) is None
+    assert origins("off") == ()
+    assert origins("*") == ("*",)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
+def test_nothing_is_said_about_loopback(host: str, capfd: pytest.CaptureFixture[str]) -> None:
+    warn_if_open(host, False)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("has_keys", "words"), [(False, "no authentication and no TLS"), (True, "no TLS, so keys")]
+)
+def test_an_open_address_is_warned_of(
+    has_keys: bool, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    warn_if_open("0.0.0.0", has_keys)
+    err = capfd.readouterr().err
+    assert err.startswith("caldrix: warning: --host 0.0.0.0 opens the server to that network")
+    assert words in err
