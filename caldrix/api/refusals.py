@@ -97,10 +97,12 @@ def unsupported_value(param: str, reason: str) -> ApiError:
 
 
 def context_exceeded(param: str, n_prompt: int, context: int) -> ApiError:
+    """Clients tell this refusal from others by its first words or those on the context length."""
     return ApiError(
         400,
         "context_length_exceeded",
-        f"this server's maximum context length is {context} tokens and the prompt has {n_prompt}"
+        "prompt is too long: "
+        f"this model's maximum context length is {context} tokens and the prompt has {n_prompt}"
         " (the reply needs at least one more); shorten it or serve with a larger --max-context",
         param,
         extra={"n_ctx": context, "n_prompt_tokens": n_prompt},
