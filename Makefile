@@ -2,10 +2,11 @@
 MODEL ?= demo
 PROMPT ?= What is the capital of France?
 
-.PHONY: run test check bench peer clean
+.PHONY: run test check clients bench peer clean
 run: ; @tools/setup && .venv/bin/caldrix run $(MODEL) -p "$(PROMPT)"
 test: ; @tools/setup dev && tools/test
 check: ; @{ [ -n "$$CALDRIX_VENV" ] || tools/setup dev; } && tools/check
+clients: ; @tools/clients
 bench: ; @tools/setup dev && .venv/bin/python tools/bench.py
 peer: ; @tools/peer
-clean: ; @rm -rf .venv build caldrix/_native*.so caldrix.egg-info
+clean: ; @rm -rf .venv .venv-clients build caldrix/_native*.so caldrix.egg-info
