@@ -261,7 +261,10 @@ class Connection(asyncio.BufferedProtocol):
     async def _call(self, endpoint: Endpoint, request: Request) -> Response | StreamResponse:
         try:
             return await endpoint(request, self._gone)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the server ends this connection; any other cancellation is the handler's
             report(error, request.head)
             return self._shared.application.failure(500, "internal error", request.head)
 

@@ -443,6 +443,10 @@ async def fails(request: Request, gone: asyncio.Event) -> Response:
     raise KeyError("oops")
 
 
+async def cancels_itself(request: Request, gone: asyncio.Event) -> Response:
+    raise asyncio.CancelledError("oops")
+
+
 async def bad_header(request: Request, gone: asyncio.Event) -> Response:
     return Response(200, [("X-Evil", "a\r\nX-Injected: 1")])
 
@@ -463,6 +467,7 @@ class AdmitFails(App):
     "app",
     [
         lambda: App(x=fails),
+        lambda: App(x=cancels_itself),
         lambda: App(x=bad_header),
         lambda: App(x=bad_stream_header),
         lambda: AdmitFails(),
