@@ -11,6 +11,7 @@ to the user.
 
 import functools
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -211,7 +212,9 @@ def _compile(source: str, place: str) -> "jinja2.Template":
         if n_tokens > template_limits.MAX_TOKENS:
             limit = template_limits.MAX_TOKENS
             raise RefusedError(f"{place}: {n_tokens} words and signs; at most {limit} are read")
-        return _environment().from_string(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # Python's, on the code jinja2 makes
+            return _environment().from_string(source)
     except jinja2.TemplateSyntaxError as error:
         reason = _one_line(error.message or "")
         raise RefusedError(f"{place}: line {error.lineno}: {reason}") from None

@@ -18,7 +18,7 @@ from caldrix.errors import RefusedError
 
 # The largest context known is 10 million tokens; 1 million of English are 4 million characters.
 MAX_CHARACTERS = 4 << 20
-MAX_ITEMS = 1 << 20  # values inside one list or dict, at any depth
+MAX_ITEMS = 1 << 18  # values inside one list or dict, at any depth
 MAX_SECONDS = 20.0
 # Of a source. The longest known has 30,000 characters; a token costs up to 3 kB compiled.
 MAX_SOURCE = 1 << 18

@@ -317,6 +317,7 @@ def load_tokenizer(directory: Path, n_tokens: int | None = None) -> Tokenizer:
         library.no_padding()
         if getattr(library.model, "dropout", None):
             library.model.dropout = None  # for training: it leaves out merges at random
+        tokenizer_limits.check_word(getattr(library.model, "max_input_chars_per_word", None))
     file_ids = _file_ids(library, parts.get("added_tokens"), path)
     config = json_file.read_object(directory / "tokenizer_config.json")
     return Tokenizer(library, _settings(library, config, file_ids, path))

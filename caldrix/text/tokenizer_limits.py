@@ -26,6 +26,7 @@ SPARE = 100_000
 MAX_GROWTH = 4096
 MAX_STEPS = 64
 MAX_INSERT = 1000  # bytes that a step puts before a text
+MAX_WORD = 256  # characters of a WordPiece word: its time grows with their cube; models have 100
 
 _MODEL = re.compile(rb'"model"\s*+:\s*+\{')
 _STEP_KEYS = (b'"normalizer"', b'"pre_tokenizer"', b'"added_tokens"')
@@ -44,6 +45,12 @@ def check_size(data: bytes, n_tokens: int | None) -> None:
         raise RefusedError(
             f"more JSON values ({n_marks}) than a vocabulary of {n_tokens} tokens has"
         )
+
+
+def check_word(length: int | None) -> None:
+    """Refuses a WordPiece model that takes words so long that the library would never end."""
+    if length is not None and length > MAX_WORD:
+        raise RefusedError(f"max_input_chars_per_word is {length}; up to {MAX_WORD} is accepted")
 
 
 def max_merges(n_tokens: int) -> int:

@@ -5,6 +5,7 @@
 import json
 import os
 import time
+import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -534,6 +535,12 @@ def test_nothing_of_a_template_runs_when_it_is_compiled() -> None:
         template("x{{ messages[99] }}" + source)
     assert time.monotonic() - start < 5
     assert rendered("{{ 'ab' | upper | replace('A', 'x') }}{{ [1, 2] | join('-') }}") == "xB1-2"
+
+
+def test_a_template_gives_no_warning_of_pythons(recwarn: pytest.WarningsRecorder) -> None:
+    warnings.simplefilter("always")
+    template("{{ 1['x'] }}{{ none[0] }}")
+    assert not recwarn.list
 
 
 def test_only_the_templates_that_can_be_used_are_compiled() -> None:

@@ -106,6 +106,15 @@ def test_dropout_is_for_training_alone(tmp_path: Path) -> None:
     assert all(tokenizer.encode("user user user") == want for _ in range(20))
 
 
+def test_wordpiece_words_without_end_are_refused(tmp_path: Path) -> None:
+    model = {"type": "WordPiece", "unk_token": "a", "continuing_subword_prefix": "##"}
+    model |= {"vocab": {"a": 0, "##a": 1}}
+    tokenizer = load_tokenizer(saved(tmp_path, model=model | {"max_input_chars_per_word": 100}))
+    assert tokenizer.encode_text("aaa")
+    with pytest.raises(RefusedError, match="max_input_chars_per_word is 100000; up to 256"):
+        load_tokenizer(saved(tmp_path, model=model | {"max_input_chars_per_word": 100_000}))
+
+
 # --- the small parts of a file
 
 
