@@ -28,6 +28,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # What the HTTP layer refuses by itself: (type, code) by status.
 _FAILURES = {
     400: ("invalid_request_error", "bad_request"),
+    405: ("invalid_request_error", "method_not_allowed"),
     408: ("timeout_error", "request_timeout"),
     413: ("invalid_request_error", "request_too_large"),
     414: ("invalid_request_error", "uri_too_long"),

@@ -96,6 +96,11 @@ def test_what_is_not_answered(
     assert (answer.headers.get("x-should-retry") == "false") == (status == 501)
 
 
+def test_connect_is_a_method_that_no_route_takes(quick: Served) -> None:
+    answer = quick.ask("CONNECT", "example.org:443")
+    assert (answer.status, answer.error["code"]) == (405, "method_not_allowed")
+
+
 def test_routes_of_others_are_refused_in_their_own_shape(quick: Served) -> None:
     decision = quick.ask("POST", "/v1/systemone", {})
     assert (decision.status, decision.json["detail"]["error_type"]) == (400, "unsupported_model")
