@@ -13,6 +13,7 @@ SUITES = {
         "tests/native/test_native.py",
         "tests/models",
         "tests/compile",
+        "tests/engine/test_odd_weights.py",
         "tests/engine/test_scored.py",
     ],
     "thread": ["tests/native/test_native.py"],
