@@ -107,15 +107,19 @@ def start_up(command: list[str]) -> dict[str, float]:
     return {"first_token_s": first, "peak_rss_mb": usage.ru_maxrss / 1000}
 
 
-def measure(model: str, threads: int, peer: str | None) -> dict[str, dict[str, object]]:
-    """One round: ours, then the peer's."""
+def measure(
+    model: str, threads: int, peer: str | None, starts: bool
+) -> dict[str, dict[str, object]]:
+    """One round: ours, then the peer's; start-up, which needs a tokenizer, only if `starts`."""
     run = [sys.executable, "-m", "caldrix", "run", model, "-p", PROMPT, "--max-tokens", "8"]
     ours = speeds(sys.executable, OURS, model, threads)
-    ours |= start_up([*run, "--threads", str(threads)])
+    if starts:
+        ours |= start_up([*run, "--threads", str(threads)])
     if peer is None:
         return {"caldrix": ours}
     theirs = speeds(peer, PEER, model, threads)
-    theirs |= start_up([peer, "-c", PEER_START, model, str(threads), PROMPT])
+    if starts:
+        theirs |= start_up([peer, "-c", PEER_START, model, str(threads), PROMPT])
     return {"caldrix": ours, "llama.cpp": theirs}
 
 
@@ -129,7 +133,8 @@ def flat(result: dict[str, object]) -> dict[str, float]:
         ("first_token_s", "first token s"),
         ("peak_rss_mb", "peak RSS MB"),
     ):
-        figures[label] = float(str(result[key]))
+        if key in result:
+            figures[label] = float(str(result[key]))
     return figures
 
 
@@ -164,13 +169,15 @@ def main() -> None:
     parser.add_argument("--peer", help="a Python that has llama-cpp-python")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--no-start", action="store_true", help="for a model without a tokenizer")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     model = options.model or default_model()
     peer = options.peer or str(ROOT / ".venv-peer" / "bin" / "python")
     peer = peer if Path(peer).exists() else None
-    rounds = [measure(model, options.threads, peer) for _ in range(options.rounds)]
+    starts = not options.no_start
+    rounds = [measure(model, options.threads, peer, starts) for _ in range(options.rounds)]
     print(f"{Path(model).name}, {options.threads} thread(s), {options.rounds} round(s)")
     print(table(rounds))
     if options.json:
