@@ -1,28 +1,21 @@
 """The application that the HTTP layer serves: who answers a request, and what every answer carries.
 
-Owns the order of the checks before a body is read (method known, route, method on the route), the
-catch of everything a handler raises, and the headers of every response. Knows no field.
+Owns the order of the checks before a body is read (method known, route, method on the route, who
+may ask) and the headers of every response. What answers an admitted request stands behind it and
+may change while it runs: see `Answers`. Knows no field.
 """
 
-import asyncio
 import re
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol
 
-from caldrix import log
-from caldrix.api.call import Call, Shared
-from caldrix.api.records import Record, Records
-from caldrix.api.refusals import ApiError, from_library, internal_error, shown
+from caldrix.api.access import Access
+from caldrix.api.refusals import ApiError, shown
 from caldrix.api.reply import error_response
-from caldrix.api.routes import ROUTES, Route, Table
-from caldrix.api.service import Service
-from caldrix.api.telemetry import Telemetry
-from caldrix.errors import CaldrixError
-from caldrix.http.messages import Exchange, Request, RequestHead, Response, StreamResponse
+from caldrix.api.routes import TABLE, Route
+from caldrix.http.messages import Endpoint, Exchange, RequestHead, Response, StreamResponse
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT")
-MAX_BODY_BYTES = 4 << 20
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 # What the HTTP layer refuses by itself: (type, code) by status.
@@ -44,28 +37,26 @@ _NO_RETRY = (("x-should-retry", "false"),)
 _RETRY_SOON = (("retry-after", "1"),)
 
 
+class Answers(Protocol):
+    """What stands behind the checks: a model, or what is there before it."""
+
+    def endpoint(self, route: Route, tail: str, request_id: str) -> Endpoint:
+        """Who answers an admitted request; `tail` is what the path has after the route's own."""
+
+    def observe(self, exchange: Exchange, route: str) -> None:
+        """An exchange is over; `route` is "" where none was found."""
+
+
 class Application:
-    def __init__(self, service: Service, connections: Callable[[], tuple[int, int]]) -> None:
-        """`connections` tells how many are open and how many ever were."""
-        self._telemetry = Telemetry(service)
-        settings = service.settings
-        self.records = Records(
-            settings.telemetry, settings.telemetry_log, self._telemetry.record_ended
-        )
-        self._access = settings.access
-        self._table = Table(ROUTES)
-        self._shared = Shared(
-            service,
-            self.records,
-            lambda compat: self._telemetry.render(*connections(), compat),
-            self._table.index,
-        )
+    def __init__(self, access: Access, answers: Answers) -> None:
+        self.answers = answers
+        self._access = access
         self._boot = secrets.token_hex(4)
         self._n_requests = 0
 
     # What the HTTP layer asks
 
-    def admit(self, head: RequestHead) -> "Answerer | Response":
+    def admit(self, head: RequestHead) -> Endpoint | Response:
         try:
             return self._admit(head)
         except ApiError as error:
@@ -83,14 +74,13 @@ class Application:
         response.headers += self._access.headers(head)
 
     def observe(self, exchange: Exchange) -> None:
-        """Counts an exchange that is over and closes its record."""
+        """An exchange is over, whoever answered it."""
         route = None
         if exchange.head is not None:
-            routes, _ = self._table.find(exchange.head.path)
+            routes, _ = TABLE.find(exchange.head.path)
             method = "GET" if exchange.head.method == "HEAD" else exchange.head.method
             route = routes.get(method)
-        self._telemetry.exchange_ended(exchange, "" if route is None else route.name)
-        self.records.observe(exchange)
+        self.answers.observe(exchange, "" if route is None else route.name)
 
     # How
 
@@ -102,13 +92,13 @@ class Application:
         self._n_requests += 1
         return f"req-{self._boot}-{self._n_requests}"
 
-    def _admit(self, head: RequestHead) -> "Answerer | Response":
+    def _admit(self, head: RequestHead) -> Endpoint | Response:
         if head.method not in METHODS:
             message = f"method {shown(head.method)} is not known"
             raise ApiError(501, "not_implemented", message, None, "not_supported_error", _NO_RETRY)
         if head.method == "OPTIONS" and head.path == "*":
             return Response(204, [("Allow", ", ".join(METHODS[:-2]))])
-        routes, tail = self._table.find(head.path)
+        routes, tail = TABLE.find(head.path)
         if not routes and head.method != "CONNECT":
             message = f"no route {head.method} {shown(head.path)[1:-1]}"
             raise ApiError(404, "unknown_url", message)
@@ -122,45 +112,9 @@ class Application:
         self._access.check_site(head)
         if not route.is_open:
             self._access.check_key(head)
-        return Answerer(self._shared, route, tail, self.request_id(head))
+        return self.answers.endpoint(route, tail, self.request_id(head))
 
 
 def _allowed(routes: dict[str, Route]) -> list[str]:
     heads = {"HEAD"} if "GET" in routes else set()
     return sorted({*routes, *heads, "OPTIONS"})
-
-
-@dataclass(frozen=True, slots=True)
-class Answerer:
-    """Answers one admitted request; everything that goes wrong becomes an error body here."""
-
-    shared: Shared
-    route: Route
-    tail: str
-    request_id: str
-    max_body_bytes: int = MAX_BODY_BYTES
-
-    async def __call__(self, request: Request, gone: asyncio.Event) -> Response | StreamResponse:
-        record = Record(request.head, self.request_id, self.route.name, self.shared.service.name)
-        if self.route.is_recorded:
-            self.shared.records.begin(record)
-        call = Call(self.shared, request, gone, self.tail, record)
-        response = await self._answer(call)
-        response.headers.append(("x-request-id", self.request_id))
-        if call.ignored:
-            response.headers.append(("x-caldrix-ignored", ", ".join(call.ignored)))
-        return response
-
-    async def _answer(self, call: Call) -> Response | StreamResponse:
-        try:
-            return await self.route.handler(call)
-        except ApiError as caught:
-            error = caught
-        except CaldrixError as caught:
-            error = from_library(caught)
-        except Exception as caught:
-            what = f"{type(caught).__name__}: {caught}".splitlines()[0]
-            log.status(f"internal error: {what} (request {self.request_id}; a bug in caldrix)")
-            error = internal_error(self.request_id)
-        call.record.error_code = error.code
-        return error_response(error)

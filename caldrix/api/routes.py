@@ -92,3 +92,6 @@ class Table:
         for prefix, route in self._under:
             found.setdefault(f"{prefix}*", []).append(route.method)
         return found
+
+
+TABLE = Table(ROUTES)

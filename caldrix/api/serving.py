@@ -9,6 +9,7 @@ import socket
 from types import TracebackType
 from typing import Self
 
+from caldrix.api.answers import ModelAnswers
 from caldrix.api.application import Application
 from caldrix.api.service import Service, Settings
 from caldrix.engine.engine import Engine
@@ -39,7 +40,8 @@ class Server:
             model.program, settings.queue_depth, settings.admission, settings.telemetry
         )
         self._service = Service(model, self._engine, settings)
-        application = Application(self._service, self._connections)
+        answers = ModelAnswers(self._service, self._connections)
+        application = Application(settings.access, answers)
         self._http = HttpServer(application, Limits(), application.observe)
         self._host = host
         self._port = port
