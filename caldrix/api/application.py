@@ -104,14 +104,14 @@ class Application:
             raise ApiError(404, "unknown_url", message)
         allow = ("Allow", ", ".join(_allowed(routes)))
         if head.method == "OPTIONS":
+            if not all(route.is_open for route in routes.values()):
+                self._access.check_host(head)
             return Response(204, [allow, *(self._access.preflight(head) or [])])
         route = routes.get("GET" if head.method == "HEAD" else head.method)
         if route is None:
             message = f"{head.method} is not allowed here; use {allow[1]}"
             raise ApiError(405, "method_not_allowed", message, headers=[allow])
-        self._access.check_site(head)
-        if not route.is_open:
-            self._access.check_key(head)
+        self._access.check(head, is_open=route.is_open)
         return self.answers.endpoint(route, tail, self.request_id(head))
 
 

@@ -89,8 +89,10 @@ def _unknown(command: str, argument: str, spelling: str) -> CaldrixError:
 def _value(flag: Flag, spelling: str, text: str | None) -> object:
     if text is None:
         return True
+    kind = UsageError if flag.own else RefusedError
     try:
         return flag.kind.parse(text)
+    except RefusedError as error:
+        raise kind(f"{spelling}: {error}") from None
     except ValueError:
-        kind = UsageError if flag.own else RefusedError
         raise kind(f"{spelling} {printable(text)}: takes {flag.kind.accepts}") from None

@@ -121,7 +121,7 @@ def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings"
         queue_depth=line["queue_depth"],
         ping_interval_s=line["sse_ping_interval"],
         reasoning_format=line["reasoning_format"],
-        access=Access(origins(line["cors_origins"]), keys(line)),
+        access=Access(line["cors_origins"], keys(line), line["allowed_hosts"]),
         admission=line["admission"],
         telemetry=Telemetry(
             Level(line["telemetry"]), line["device_sample_period"], line["device_sample_offset"]
@@ -135,13 +135,6 @@ def keys(line: CommandLine) -> tuple[str, ...]:
     inherited = os.environ.get("CALDRIX_API_KEY")
     given: tuple[str, ...] = line["api_key"]
     return given or ((inherited,) if inherited else ())
-
-
-def origins(value: str | None) -> tuple[str, ...] | None:
-    """None for the default, pages of this machine."""
-    if value is None or value == "off":
-        return None if value is None else ()
-    return tuple(origin.strip() for origin in value.split(",") if origin.strip())
 
 
 def warn_if_open(host: str, has_keys: bool) -> None:

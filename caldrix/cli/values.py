@@ -2,7 +2,7 @@
 
 Owns the kinds of values and the words that describe them in a refusal. Knows no flag, no model and
 no lane. A kind either gives the value or raises ValueError; who asked builds the sentence, so that
-`--top-p` and `/top-p` refuse alike.
+`--top-p` and `/top-p` refuse alike. A kind of which that says too little raises RefusedError.
 """
 
 import math
@@ -83,6 +83,36 @@ def size(accepts: str) -> Kind:
     return Kind(parse, accepts)
 
 
+def _listed(one: Callable[[str], str]) -> Callable[[str], tuple[str, ...]]:
+    """Values with commas between, at least one."""
+
+    def parse(value: str) -> tuple[str, ...]:
+        found = tuple(one(part.strip()) for part in value.split(",") if part.strip())
+        if not found:
+            raise ValueError
+        return found
+
+    return parse
+
+
+def _origins(value: str) -> tuple[str, ...]:
+    from caldrix.api.hosts import parse_origin
+
+    return () if value == "off" else _listed(parse_origin)(value)
+
+
+def _hosts(value: str) -> tuple[str, ...] | None:
+    from caldrix.api.hosts import parse_host
+
+    return None if value == "off" else _listed(parse_host)(value)
+
+
+def _key(value: str) -> str:
+    from caldrix.api.access import parse_key
+
+    return parse_key(value)
+
+
 ANY_TEXT = Kind(lambda value: value, "any text")
 SWITCH = Kind(lambda value: True, "no value")
 
@@ -101,4 +131,7 @@ def _seed(value: str) -> int:
     return int(value)
 
 
+ORIGINS = Kind(_origins, "origins with commas between, * or off")
+HOSTS = Kind(_hosts, "hosts with commas between, or off")
+KEY = Kind(_key, "a key")
 SEED = Kind(_seed, "a whole number that fits 64 bits")

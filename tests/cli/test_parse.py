@@ -49,7 +49,8 @@ GOOD = {  # flag -> (as typed, the value)
     "--sampler": ("host", "host"),
     "--admin-port": ("65535", 65535),
     "--api-key": ("k", ("k",)),
-    "--cors-origins": ("*", "*"),
+    "--cors-origins": ("*", ("*",)),
+    "--allowed-hosts": ("a.example,::1", ("a.example", "::1")),
     "--reasoning-format": ("auto", "auto"),
     "--sse-ping-interval": ("0", 0.0),
     "--drain-timeout": ("2.5", 2.5),
@@ -78,7 +79,8 @@ BAD = {  # flag -> values it refuses; their exit status is 2 for caldrix's own f
     "--weight-ring": ("1", "x"),
     "--weight-pin": ("-1",),
     "--telemetry": ("loud",),
-    "--api-key": ("",),
+    "--cors-origins": ("", ","),
+    "--allowed-hosts": ("", " , "),
     "--reasoning-format": ("some", ""),
     "--sse-ping-interval": ("-1", "86401", "x"),
     "--drain-timeout": ("-1", "inf"),
@@ -86,6 +88,34 @@ BAD = {  # flag -> values it refuses; their exit status is 2 for caldrix's own f
     "--batch-gemv": ("x3",),
     "--tail": ("other",),
 }
+SAID = [  # what a refusal says that has more to say than what is accepted
+    ("--api-key", "", "must not be empty"),
+    ("--api-key", " \t", "must not be empty"),
+    ("--api-key", "se\0cret", "control characters"),
+    ("--api-key", "se\ncret", "control characters"),
+    ("--cors-origins", "https://a.example/", "write https://a.example"),
+    ("--cors-origins", "https://u:p@A.example:443/x?y", "write https://a.example"),
+    ("--cors-origins", "http://a,localhost:3000", "'localhost:3000': an origin is"),
+    ("--cors-origins", "localhost:3000", "write http://localhost:3000"),
+    ("--cors-origins", "http://[::1]:80/", "write http://[::1]"),
+    ("--cors-origins", "null", "by * alone"),
+    ("--cors-origins", "*,off", "takes origins such as"),
+    ("--cors-origins", "http://", "takes origins such as"),
+    ("--cors-origins", "file:///x", "takes origins such as"),
+    ("--cors-origins", "http://a:0", "takes origins such as"),
+    ("--cors-origins", "http://a:65536", "takes origins such as"),
+    ("--cors-origins", "http://b\u00fccher.example", "takes origins such as"),
+    ("--allowed-hosts", "http://a.example/x", "write a.example"),
+    ("--allowed-hosts", "a.example:8425", "write a.example"),
+    ("--allowed-hosts", "a,b/c", "'b/c': a host has no scheme"),
+    ("--allowed-hosts", "[::1]:8425", "write ::1"),
+    ("--allowed-hosts", "*", "takes names such as"),
+    ("--allowed-hosts", "*.example.com", "takes names such as"),
+    ("--allowed-hosts", "a b", "takes names such as"),
+    ("--allowed-hosts", "fe80::1%eth0", "takes names such as"),
+    ("--allowed-hosts", "b\u00fccher.example", "takes names such as"),
+    ("--allowed-hosts", "a" * 300, "takes names such as"),
+]
 VALUED = [flag for flag in FLAGS if flag.takes and flag.commands]
 REFUSED_ON_RUN = {
     "--port": "use caldrix serve",
@@ -135,6 +165,15 @@ def test_a_value_out_of_range_is_refused_by_name(name: str) -> None:
         assert type(error) is (UsageError if flag.own else RefusedError), value
         assert name in str(error)
         assert flag.kind.accepts in str(error)
+
+
+@pytest.mark.parametrize(("name", "value", "words"), SAID)
+def test_a_refusal_says_what_to_write(name: str, value: str, words: str) -> None:
+    error = refusal("m", f"{name}={value}", command="serve")
+    assert type(error) is RefusedError
+    assert str(error).startswith(f"{name}: ")
+    assert words in str(error)
+    assert "cret" not in str(error)
 
 
 @pytest.mark.parametrize("name", REFUSED_ON_RUN)

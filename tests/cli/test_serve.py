@@ -3,7 +3,7 @@
 import pytest
 
 from caldrix.cli.parse import parse
-from caldrix.cli.serve import keys, origins, settings, warn_if_open
+from caldrix.cli.serve import keys, settings, warn_if_open
 from caldrix.engine.sequence import SamplingParams
 from caldrix.engine.telemetry import Level, Telemetry
 
@@ -17,7 +17,7 @@ FLAGS = (
 def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALDRIX_API_KEY", raising=False)
     line = parse("serve", ["m", *FLAGS.split(), "--cors-origins", "http://a, http://b"])
-    found = settings(line, None)
+    found = settings(line)
     assert found.sampling == SamplingParams(temperature=0.5, seed=3)
     assert (found.queue_depth, found.admission) == (2, "one")
     assert found.telemetry == Telemetry(Level.HOST, 4, 1)
@@ -32,10 +32,29 @@ def test_a_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert keys(parse("serve", ["m", "--api-key", "shown"])) == ("shown",)
 
 
-def test_which_pages_are_meant() -> None:
-    assert origins(None) is None
-    assert origins("off") == ()
-    assert origins("*") == ("*",)
+@pytest.mark.parametrize(
+    ("given", "origins"),
+    [
+        ([], None),
+        (["--cors-origins", "off"], ()),
+        (["--cors-origins", "*"], ("*",)),
+        (["--cors-origins", " HTTPS://A.example:443 ,"], ("https://a.example",)),
+    ],
+)
+def test_which_pages_are_meant(given: list[str], origins: tuple[str, ...] | None) -> None:
+    assert settings(parse("serve", ["m", *given])).access.origins == origins
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts"),
+    [
+        ([], None),
+        (["--allowed-hosts", "a", "--allowed-hosts", "off"], None),
+        (["--allowed-hosts", "Box.Lan., [::2]"], ("box.lan", "::2")),
+    ],
+)
+def test_which_hosts_are_meant(given: list[str], hosts: tuple[str, ...] | None) -> None:
+    assert settings(parse("serve", ["m", *given])).access.hosts == hosts
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
