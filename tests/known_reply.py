@@ -6,6 +6,7 @@ the end token (or the reply again). The weights are bf16 and the file is about 3
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,22 @@ TEMPLATE = (
 
 
 def write_model(
-    directory: Path, reply: str, *, template: str | None = TEMPLATE, repeats: bool = False
+    directory: Path,
+    reply: str,
+    *,
+    template: str | None = TEMPLATE,
+    repeats: bool = False,
+    special: Sequence[str] = (),
+    follows: Mapping[int, int] | None = None,
 ) -> Path:
-    """`reply` has no byte twice, so that each byte says which comes next."""
+    """`reply` has no byte twice, so that each byte says which comes next. `special` are more
+    control tokens, from id 259 on; `follows` says what comes after tokens besides."""
     successors = reply.encode()
     assert len(set(successors)) == len(successors)
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(_config()), encoding="utf8")
-    tiny.write_tokenizer(directory, template, SPECIAL)
-    _write_weights(directory / "model.safetensors", successors, repeats)
+    tiny.write_tokenizer(directory, template, [*SPECIAL, *special])
+    _write_weights(directory / "model.safetensors", successors, repeats, follows or {})
     return directory
 
 
@@ -56,10 +64,10 @@ def _config() -> dict[str, Any]:
     }
 
 
-def _write_weights(path: Path, successors: bytes, repeats: bool) -> None:
+def _write_weights(path: Path, successors: bytes, repeats: bool, more: Mapping[int, int]) -> None:
     head = np.zeros((SIZE, SIZE), np.float32)
     chain = [*successors, successors[0] if repeats else END]
-    follows = {ord("\n"): successors[0], **dict(zip(successors, chain[1:], strict=True))}
+    follows = {ord("\n"): successors[0], **dict(zip(successors, chain[1:], strict=True)), **more}
     for token in range(SIZE):
         head[follows.get(token, END), token] = 4
     kv = 3 * 32

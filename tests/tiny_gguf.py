@@ -30,13 +30,19 @@ def permuted(name: str, values: Array, config: dict[str, Any]) -> Array:
 
 
 def write_gguf(
-    path: Path, model: tiny.Tiny, types: dict[str, str] | None = None
+    path: Path,
+    model: tiny.Tiny,
+    types: dict[str, str] | None = None,
+    more: dict[str, int] | None = None,
 ) -> dict[str, Array]:
-    """Writes `model`; `types` maps parts of weight names to types (default F32). Returns what the
-    file holds, dequantised, by Hugging Face name and in Hugging Face order."""
+    """Writes `model`; `types` maps parts of weight names to types (default F32), `more` are numbers
+    under `tokenizer.ggml.`. Returns what the file holds, dequantised, by Hugging Face name and in
+    Hugging Face order."""
     config = model.config_json()
     writer = gguf.GGUFWriter(path, str(config["model_type"]))
     _add_metadata(writer, config)
+    for key, number in (more or {}).items():
+        writer.add_uint32(f"tokenizer.ggml.{key}", number)
     held: dict[str, Array] = {}
     for name, values in tiny.weights(model).items():
         wanted = next((t for part, t in (types or {}).items() if part in name), "F32")

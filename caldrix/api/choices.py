@@ -30,6 +30,7 @@ class Plan:
     param: str  # the field that holds the prompt
     echo: bool = False
     notes: tuple[tuple[str, str], ...] = ()  # headers of the reply
+    end_ids: frozenset[int] = frozenset()  # end a reply as the model's own end tokens do
 
     @property
     def scores_prompt(self) -> bool:
@@ -126,7 +127,7 @@ class Job:
             options.sampling.of_choice(index % options.n),
             options.max_tokens,
             options.stop_token_ids,
-            eos_token_ids=self._service.model.eos_token_ids,
+            eos_token_ids=self._service.model.eos_token_ids | plan.end_ids,
             ignore_eos=options.ignore_eos,
             min_tokens=options.min_tokens,
             logit_bias=dict(options.logit_bias),
@@ -187,6 +188,12 @@ class Job:
             return self._counted
         generation = self._current
         return self._counted + self._usage_of(index, generation, generation.n_completion)
+
+    @property
+    def most_tokens(self) -> int:
+        """Of the prompt and reply of one choice."""
+        found = (stream.generation for stream in self._streams)
+        return max(one.n_prompt + one.n_completion for one in found)
 
     def _usage_of(self, index: int, generation: Generation, n_completion: int) -> Usage:
         if index % self.plan.options.n:  # a prompt counts once

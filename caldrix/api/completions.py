@@ -1,7 +1,7 @@
 """POST /v1/completions: text or token ids in, their continuation out.
 
-Owns the order in which its fields are read, `echo`, and the shape of its choices. The fields that
-it shares with chat are generation.py's.
+Owns the order in which its fields are read, `echo`, `suffix`, and the shape of its choices. The
+fields that it shares with chat are generation.py's.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,7 @@ class CompletionFields:
 
     options: generation.Options
     echo: bool
+    suffix: str
 
 
 async def completions(call: Call) -> Response | StreamResponse:
@@ -33,7 +34,15 @@ async def completions(call: Call) -> Response | StreamResponse:
     fields = await call.body()
     encoded, request = await call.encode(lambda: _read_all(fields, service))
     call.ignored = fields.ignored
-    plan = Plan(encoded, request.options, "cmpl-", "prompt", echo=request.echo)
+    infill = service.model.infill
+    plan = Plan(
+        encoded,
+        request.options,
+        "cmpl-",
+        "prompt",
+        echo=request.echo,
+        end_ids=infill.end_ids if infill and request.suffix else frozenset(),
+    )
     job = call.admit(plan)
     shape = CompletionShape(service, plan)
     if request.options.streaming.is_on:
@@ -46,7 +55,7 @@ def _read_all(
 ) -> tuple[tuple[prompts.Prompt, ...], CompletionFields]:
     """A prompt in strings is encoded after every field has been read."""
     request = read(fields, service)
-    return prompts.completion_prompts(fields, service.model), request
+    return prompts.completion_prompts(fields, service.model, request.suffix), request
 
 
 def read(f: Fields, service: Service) -> CompletionFields:
@@ -66,8 +75,7 @@ def read(f: Fields, service: Service) -> CompletionFields:
     presence = generation.penalty(f, "presence_penalty")
     frequency = generation.penalty(f, "frequency_penalty")
     generation.response_format(f)
-    if f.get("suffix") is not None:
-        raise unsupported("suffix", "the model has no tokens for filling in the middle")
+    suffix = _suffix(f, service, echo)
     best_of = f.integer("best_of", 1, generation.MAX_CHOICES, f"equal to n, which is {n}")
     if best_of not in (None, n):
         raise unsupported_value("best_of", f"must be equal to n, which is {n} (got {best_of})")
@@ -88,7 +96,19 @@ def read(f: Fields, service: Service) -> CompletionFields:
         use_cache=f.boolean("cache_prompt", True),
     )
     generation.refuse_others(f)
-    return CompletionFields(options, echo)
+    return CompletionFields(options, echo, suffix)
+
+
+def _suffix(f: Fields, service: Service, echo: bool) -> str:
+    """What comes after the text to write; an empty one is none."""
+    suffix = f.string("suffix")
+    if not suffix:
+        return ""
+    if service.model.infill is None:
+        raise unsupported("suffix", "the model has no tokens for filling in the middle")
+    if echo:
+        raise unsupported("suffix", "the reply would not follow the prompt that echo repeats")
+    return suffix
 
 
 def _logprobs(f: Fields) -> int | None:

@@ -6,6 +6,7 @@ Never a word of a prompt or a reply; nothing here waits for the engine.
 from urllib.parse import parse_qs
 
 from caldrix.api.call import Call
+from caldrix.api.dashboards import FORMS
 from caldrix.api.records import RING
 from caldrix.api.refusals import ApiError, wrong_value
 from caldrix.api.reply import json_response
@@ -50,7 +51,10 @@ async def one_request(call: Call) -> Response:
 
 
 async def metrics(call: Call) -> Response:
-    text = call.metrics(parse_qs(call.request.head.query).get("compat", [""])[-1])
+    form = parse_qs(call.request.head.query).get("compat", [""])[-1]
+    if form and form not in FORMS:
+        raise wrong_value("compat", f"one of {', '.join(FORMS)}", form)
+    text = call.metrics(form)
     return Response(200, [("Content-Type", METRICS_TYPE)], text.encode())
 
 

@@ -4,12 +4,13 @@ Owns the families, their names and labels, and the rendering. Scraping reads num
 anyway and waits for nothing. Counters only grow; durations are seconds, sizes bytes.
 """
 
+import builtins
 import math
 import os
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -32,6 +33,11 @@ class Counter:
     def value(self) -> float:
         """Of a counter without labels."""
         return self._values[()]
+
+    @property
+    def values(self) -> Mapping[tuple[str, ...], float]:
+        """By the values of its labels."""
+        return self._values
 
     def lines(self, always: Labels) -> list[str]:
         return [
@@ -71,6 +77,18 @@ class Histogram:
             labels = (*always, *zip(self._labels, values, strict=True))
             found += histogram_lines(self.name, labels, self._bounds, counts, self._sums[values])
         return found
+
+    @property
+    def sum(self) -> float:
+        """Of all values, whatever their labels."""
+        return math.fsum(self._sums.values())
+
+    def total_lines(self, name: str, labels: Labels) -> list[str]:
+        """All label sets added up, under another name; none while there is no value."""
+        if not self._counts:
+            return []
+        counts = [builtins.sum(column) for column in zip(*self._counts.values(), strict=True)]
+        return histogram_lines(name, labels, self._bounds, counts, self.sum)
 
 
 def histogram_lines(

@@ -45,7 +45,9 @@ def details(service: Service) -> dict[str, object]:
             "backend": "cpu",
             "chat_template": model.chat_template is not None,
             "dtype": model.program.options.dtype,
+            "n_params": model.n_params,
             "n_vocab": model.program.vocab_size,
+            "revision": model.revision,
         },
     }
 

@@ -22,6 +22,7 @@ from caldrix.api.refusals import (
 )
 from caldrix.engine.load import LoadedModel
 from caldrix.errors import RefusedError
+from caldrix.text.infill import infill_ids
 
 MAX_PROMPTS = 64
 NO_TEMPLATE = "no chat template"
@@ -98,8 +99,12 @@ def _last_user_text(messages: Sequence[Message]) -> str:
     raise unsupported_value("messages", "the model has no chat template and takes a user message")
 
 
-def completion_prompts(f: Fields, model: LoadedModel) -> tuple[Prompt, ...]:
-    return tuple(_completion_prompt(item, model) for item in _prompt_list(f.get("prompt")))
+def completion_prompts(f: Fields, model: LoadedModel, suffix: str = "") -> tuple[Prompt, ...]:
+    """Every prompt; with a `suffix`, which each of them gets, those that ask for the middle."""
+    items = _prompt_list(f.get("prompt"))
+    if suffix:
+        return tuple(_infill_prompt(item, suffix, model) for item in items)
+    return tuple(_completion_prompt(item, model) for item in items)
 
 
 def check_prompt(f: Fields) -> None:
@@ -138,11 +143,26 @@ def _completion_prompt(value: object, model: LoadedModel) -> Prompt:
         if not ids:
             raise wrong_value("prompt", "text with at least one token", value)
         return Prompt(_fitting(ids, model, "prompt"), value)
+    ids = _given_ids(value, model)
+    return Prompt(_fitting(ids, model, "prompt"), model.tokenizer.decode(ids))
+
+
+def _infill_prompt(value: object, suffix: str, model: LoadedModel) -> Prompt:
+    """Prompt and suffix between the model's tokens for it. Neither is echoed."""
+    before = value if isinstance(value, str) else _given_ids(value, model)
+    assert model.infill is not None
+    try:
+        ids = infill_ids(model.tokenizer, model.infill, before, suffix)
+    except RefusedError as error:
+        raise from_library(error, "prompt") from None
+    return Prompt(_fitting(ids, model, "prompt"))
+
+
+def _given_ids(value: object, model: LoadedModel) -> list[int]:
     assert isinstance(value, list)
     if not value:
         raise empty_array("prompt")
-    ids = [token_id(item, "prompt", model.program.vocab_size) for item in value]
-    return Prompt(_fitting(ids, model, "prompt"), model.tokenizer.decode(ids))
+    return [token_id(item, "prompt", model.program.vocab_size) for item in value]
 
 
 def _fitting(ids: Sequence[int], model: LoadedModel, param: str) -> tuple[int, ...]:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from caldrix import __version__
 from caldrix.api import metrics
+from caldrix.api.dashboards import FORMS, Values
 from caldrix.api.metrics import (
     Counter,
-    Histogram,
     Labels,
     family,
     gauge,
@@ -19,9 +19,9 @@ from caldrix.api.metrics import (
     sample,
 )
 from caldrix.api.records import Record
+from caldrix.api.request_histograms import RequestHistograms
 from caldrix.api.service import Service
-from caldrix.api.timings import decode_s, gaps
-from caldrix.engine.telemetry import SECONDS, Level
+from caldrix.engine.telemetry import Level
 from caldrix.http.messages import Exchange
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
@@ -49,7 +49,8 @@ class Telemetry:
             "caldrix_cached_prompt_tokens_total", "Prompt tokens found in a slot's memory"
         )
         self.generated = Counter("caldrix_generation_tokens_total", "Tokens picked")
-        self._histograms = _Histograms()
+        self._histograms = RequestHistograms()
+        self._most_tokens = 0  # of one prompt and its reply
 
     def exchange_ended(self, exchange: Exchange, route: str) -> None:
         """One answer of any route; `route` is "" where no route was found."""
@@ -69,6 +70,7 @@ class Telemetry:
         self.prompt.add(usage.prompt)
         self.cached.add(usage.cached)
         self.generated.add(usage.completion)
+        self._most_tokens = max(self._most_tokens, job.most_tokens)
         for reason in job.reasons:
             self.finishes.add(1, reason)
         if outcome in ("cancelled", "error"):
@@ -131,26 +133,19 @@ class Telemetry:
         return [*lines, *family(steps, "counter", "Native steps", samples)]
 
     def _compat(self, form: str) -> list[str]:
-        """The same values under the names that dashboards of other servers look for."""
-        snapshot = self._service.engine.snapshot()
-        if form == "vllm":
-            labels: Labels = (("model_name", self._service.name),)
-            share = snapshot.kv_tokens_used / snapshot.kv_tokens_capacity
-            return [
-                *gauge("vllm:num_requests_running", "Running", snapshot.n_running, labels),
-                *gauge("vllm:num_requests_waiting", "Waiting", snapshot.n_waiting, labels),
-                *gauge("vllm:kv_cache_usage_perc", "Share of the memory", share, labels),
-                *_as(self.prompt, "vllm:prompt_tokens_total", labels),
-                *_as(self.generated, "vllm:generation_tokens_total", labels),
-            ]
-        if form == "llamacpp":
-            return [
-                *gauge("llamacpp:requests_processing", "Running", snapshot.n_running),
-                *gauge("llamacpp:requests_deferred", "Waiting", snapshot.n_waiting),
-                *_as(self.prompt, "llamacpp:prompt_tokens_total", ()),
-                *_as(self.generated, "llamacpp:tokens_predicted_total", ()),
-            ]
-        return []
+        engine = self._service.engine
+        is_off = self._service.settings.telemetry.level is Level.OFF
+        values = Values(
+            self._service.name,
+            engine.snapshot(),
+            engine.tally,
+            self.prompt,
+            self.generated,
+            self.finishes,
+            None if is_off else self._histograms,
+            self._most_tokens,
+        )
+        return FORMS[form](values) if form else []
 
     def _steps(self, always: Labels) -> list[str]:
         """What the engine measures of its steps."""
@@ -164,50 +159,3 @@ class Telemetry:
             labels = (*always, ("phase", phase.value))
             lines += histogram_lines(name, labels, one.bounds, one.counts, one.sum)
         return [*found, *family(name, "histogram", "Native steps that were timed", lines)]
-
-
-def _as(counter: Counter, name: str, labels: Labels) -> list[str]:
-    """A counter without labels of its own under another name."""
-    return family(name, "counter", counter.help, [sample(name, labels, counter.value)])
-
-
-class _Histograms:
-    def __init__(self) -> None:
-        def seconds(name: str, help: str) -> Histogram:
-            return Histogram(f"caldrix_{name}_seconds", help, SECONDS, ("route",))
-
-        self.queue = seconds("request_queue", "From asking to a slot")
-        self.prefill = seconds("request_prefill", "From the first prompt row to the last")
-        self.first = seconds("time_to_first_token", "From asking to the first token")
-        self.gap = seconds("inter_token", "Between neighbouring tokens of a reply")
-        self.decode = seconds("request_decode", "From the first token to the last")
-        self.whole = seconds("request", "From asking to the end of the reply")
-        self.prompt = Histogram(
-            "caldrix_request_prompt_tokens", "Prompt tokens of a request", metrics.TOKENS
-        )
-        self.generated = Histogram(
-            "caldrix_request_generation_tokens", "Tokens picked for a request", metrics.TOKENS
-        )
-
-    @property
-    def all(self) -> tuple[Histogram, ...]:
-        timed = (self.queue, self.prefill, self.first, self.gap, self.decode, self.whole)
-        return (*timed, self.prompt, self.generated)
-
-    def take(self, record: Record) -> None:
-        job, route = record.job, record.route
-        assert job is not None
-        self.prompt.observe(job.usage.prompt)
-        self.generated.observe(job.usage.completion)
-        for timings in job.timings:
-            for histogram, value in (
-                (self.queue, timings.queue_s),
-                (self.prefill, timings.prefill_s),
-                (self.first, timings.first_token_s),
-                (self.decode, decode_s(timings) if timings.token_times else None),
-                (self.whole, timings.total_s),
-            ):
-                if value is not None:
-                    histogram.observe(value, route)
-        for gap in gaps(job.timings):
-            self.gap.observe(gap, route)

@@ -5,7 +5,7 @@ Owns that order and the files a command line names beside the model (the system 
 nothing of answers. Files already on this machine load without the Hub libraries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,10 @@ def load(line: CommandLine, lane: str) -> "LoadedModel":
     options = load_options(line, line["served_name"] or reference.served_name)
     path = reference.path
     if path is None:
+        from caldrix.hub.fetch import revision_of
+
         path = fetch_model(reference, options)
+        options = replace(options, revision=revision_of(reference, path))
     check_budget(line["weight_budget"], path)
     from caldrix.engine.load import load_model
 

@@ -4,6 +4,7 @@ Takes a directory with config.json or a path to a GGUF file. Decides the type an
 what it does through `status`. Everything that can be refused is refused before memory is allocated.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ from caldrix.text.chat_template import (
     load_chat_template,
 )
 from caldrix.text.gguf_tokenizer import tokenizer_from_gguf
+from caldrix.text.infill import InfillTokens, infill_tokens, infill_tokens_of_gguf
 from caldrix.text.tokenizer import Tokenizer, load_tokenizer
 from caldrix.text.tokenizer_limits import max_merges
 from caldrix.units import format_seconds, format_size
@@ -65,11 +67,13 @@ class LoadOptions:
     max_out: int = MAX_OUT
     max_rows: int = MAX_ROWS
     name: str | None = None
+    revision: str | None = None  # of the model's source, to be shown
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A compiled model with its text side. `name` is what the options said, else the base name."""
+    """A compiled model with its text side. `name` is what the options said, else the base name;
+    `infill` is None where the vocabulary has no tokens for filling in the middle."""
 
     program: Program
     tokenizer: Tokenizer
@@ -77,6 +81,12 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     name: str
     context: int
+    infill: InfillTokens | None = None
+    n_params: int = 0
+    revision: str | None = None
+
+
+_Text = tuple[Tokenizer, ChatTemplate | None, InfillTokens | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,7 @@ class _Parts:
     source: Source
     rope_divisors: npt.NDArray[np.float32] | None
     eos_token_ids: frozenset[int]
-    text: Callable[[Status], tuple[Tokenizer, ChatTemplate | None]]
+    text: Callable[[Status], _Text]
 
 
 def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
@@ -96,7 +106,7 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
     started = time.monotonic()
     parts = _open(path)
     _check_room(parts)
-    tokenizer, chat_template = parts.text(status)
+    tokenizer, chat_template, infill = parts.text(status)
     _check_vocabulary(tokenizer, parts.config, parts.source.where)
     program = _compile(parts, options)
     eos = parts.eos_token_ids
@@ -109,7 +119,22 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
         f" {parts.config.model_type}, {format_size(program.sizes.files)} of weights,"
         f" {used.dtype}, context {program.context}, cpu {used.cpu_isa}, {used.threads} thread(s)"
     )
-    return LoadedModel(program, tokenizer, chat_template, eos, name, program.context)
+    return LoadedModel(
+        program,
+        tokenizer,
+        chat_template,
+        eos,
+        name,
+        program.context,
+        infill,
+        _n_params(parts.graph),
+        options.revision,
+    )
+
+
+def _n_params(graph: Graph) -> int:
+    """Numbers in the weights; those that two parts share count once."""
+    return sum(math.prod(weight.shape) for weight in graph.weights())
 
 
 def load_program(path: Path, options: LoadOptions) -> Program:
@@ -170,8 +195,9 @@ def _open_directory(path: Path) -> _Parts:
     values, family, config = _read_config(path / "config.json")
     checkpoint = open_safetensors(path)
 
-    def text(status: Status) -> tuple[Tokenizer, ChatTemplate | None]:
-        return load_tokenizer(path, config.vocab_size), load_chat_template(path)
+    def text(status: Status) -> _Text:
+        tokenizer = load_tokenizer(path, config.vocab_size)
+        return tokenizer, load_chat_template(path), infill_tokens(tokenizer)
 
     return _Parts(
         config,
@@ -207,10 +233,11 @@ def _open_gguf(path: Path) -> _Parts:
     shapes = {name: tensor.shape for name, tensor in gguf.checkpoint.tensors.items()}
     config = family.config_from_gguf(gguf.metadata, shapes, where)
 
-    def text(status: Status) -> tuple[Tokenizer, ChatTemplate | None]:
+    def text(status: Status) -> _Text:
         _check_lists(gguf, config, where)
         tokenizer = tokenizer_from_gguf(gguf.metadata, where, status)
-        return tokenizer, chat_template_from_gguf(gguf.metadata, where)
+        infill = infill_tokens_of_gguf(tokenizer, gguf.metadata, where)
+        return tokenizer, chat_template_from_gguf(gguf.metadata, where), infill
 
     f = Fields(gguf.metadata, where, "tokenizer.ggml.")
     eos = frozenset[int]().union(*(f.token_ids(n) for n in ("eos_token_id", "eot_token_id")))

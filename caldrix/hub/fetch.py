@@ -31,3 +31,13 @@ def fetch(
         return fetch_repository(reference.repo, reference.revision, status, judge)
     assert reference.path is not None
     return reference.path
+
+
+def revision_of(reference: ModelReference, path: Path) -> str | None:
+    """Which one of its kind `fetch` has found: the commit of a repo, the version of a package as it
+    was asked for."""
+    if reference.kind is not ModelKind.HUB:
+        return reference.revision
+    from caldrix.hub.hub_cache import is_commit
+
+    return next((part for part in path.parts if is_commit(part)), reference.revision)

@@ -109,6 +109,11 @@ class Tokenizer:
         return int(self._library.get_vocab_size()) if count is None else count
 
     @property
+    def prefix(self) -> tuple[int, ...]:
+        """What is put before a text."""
+        return self._settings.prefix
+
+    @property
     def adds_bos(self) -> bool:
         """Whether a plain prompt gets a BOS."""
         return self.bos_id is not None and self._settings.prefix[:1] == (self.bos_id,)

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,6 +77,17 @@ class Served:
     def complete(self, prompt: Any, **fields: Any) -> Answer:
         return self.ask("POST", COMPLETIONS, {"model": self.model.name, "prompt": prompt, **fields})
 
+    def opened_stream(self, **fields: Any) -> socket.socket:
+        """A connection on which the reply of a chat has begun."""
+        client = socket.create_connection(("127.0.0.1", self.server.port), timeout=30)
+        messages = [{"role": "user", "content": "hi"}]
+        body = {"model": self.model.name, "messages": messages, "stream": True, **fields}
+        data = json.dumps(body).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        client.sendall(head.encode() + data)
+        assert client.recv(12) == b"HTTP/1.1 200"
+        return client
+
     def on_loop(self, work: Any) -> Any:
         """Runs a coroutine in the server's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
@@ -83,10 +95,10 @@ class Served:
 
 @contextmanager
 def serving(
-    path: Path, settings: Settings | None = None, *, context: int = 512
+    path: Path, settings: Settings | None = None, *, context: int = 512, name: str | None = None
 ) -> Iterator[Served]:
     """The model at `path`, served until the block ends."""
-    options = LoadOptions(max_context=context, threads=1)
+    options = LoadOptions(max_context=context, threads=1, name=name)
     model = load_model(path, options, lambda line: None)
     started = threading.Event()
     found: list[Served] = []

@@ -52,6 +52,22 @@ def test_the_context_is_the_default_unless_the_model_has_less_or_it_is_asked_for
         loaded(directory, max_context=1025)
 
 
+def test_shared_weights_are_counted_once_and_a_revision_is_passed_on(directory: Path) -> None:
+    model, _ = loaded(directory, revision="abc")
+    sizes = [values.size for values in tiny.weights(TIED).values()]
+    assert (model.n_params, model.revision) == (sum(sizes), "abc")
+    assert model.infill is None
+
+
+def test_a_gguf_file_names_tokens_for_filling_in_the_middle(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    ids = {"fim_pre": 256, "fim_suf": 257, "fim_mid": 258}
+    tiny_gguf.write_gguf(path, QWEN2, more={f"{name}_token_id": i for name, i in ids.items()})
+    infill = loaded(path)[0].infill
+    assert infill is not None
+    assert infill.ids == (256, 257, 258)
+
+
 def test_floats_run_at_bf16_and_quantised_weights_at_f32(directory: Path, tmp_path: Path) -> None:
     assert loaded(directory)[0].program.options.dtype == "bf16"
     assert loaded(directory, dtype="f32")[0].program.options.dtype == "f32"

@@ -1,0 +1,22 @@
+"""From a command line to a loaded model: what the engine is told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caldrix.cli import prepare
+from caldrix.cli.parse import parse
+from caldrix.engine import load
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_a_fetched_model_has_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    path = Path("/cache/snapshots") / COMMIT
+    monkeypatch.setattr(prepare, "fetch_model", lambda reference, options: path)
+    monkeypatch.setattr(load, "load_model", lambda *arguments: told.append(arguments))
+    prepare.load(parse("serve", ["owner/name@v1"]), "cpu")
+    ((given, options, _),) = told
+    assert (given, options.name, options.revision) == (path, "owner/name", COMMIT)
