@@ -7,9 +7,11 @@ may change while it runs: see `Answers`. Knows no field.
 
 import re
 import secrets
+from collections.abc import Callable
 from typing import Protocol
 
 from caldrix.api.access import Access
+from caldrix.api.access_log import access_line
 from caldrix.api.refusals import ApiError, shown
 from caldrix.api.reply import error_response
 from caldrix.api.routes import TABLE, Route
@@ -48,8 +50,15 @@ class Answers(Protocol):
 
 
 class Application:
-    def __init__(self, access: Access, answers: Answers) -> None:
+    def __init__(
+        self,
+        access: Access,
+        answers: Answers,
+        log_line: Callable[[str], None] | None = None,
+    ) -> None:
+        """`log_line` gets a line for each exchange."""
         self.answers = answers
+        self._log_line = log_line
         self._access = access
         self._boot = secrets.token_hex(4)
         self._n_requests = 0
@@ -81,6 +90,8 @@ class Application:
             method = "GET" if exchange.head.method == "HEAD" else exchange.head.method
             route = routes.get(method)
         self.answers.observe(exchange, "" if route is None else route.name)
+        if self._log_line is not None and exchange.status:
+            self._log_line(access_line(exchange))
 
     # How
 

@@ -50,6 +50,7 @@ class Settings:
     ping_interval_s: float = 15.0
     reasoning_format: str = "none"
     access: Access = field(default_factory=Access)
+    access_log: Callable[[str], None] | None = None  # as telemetry_log, of every exchange
 
 
 class Service:

@@ -41,7 +41,7 @@ class Server:
         )
         self._service = Service(model, self._engine, settings)
         answers = ModelAnswers(self._service, self._connections)
-        application = Application(settings.access, answers)
+        application = Application(settings.access, answers, settings.access_log)
         self._http = HttpServer(application, Limits(), application.observe)
         self._host = host
         self._port = port

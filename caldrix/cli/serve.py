@@ -32,6 +32,7 @@ FAILED_GRACE_S = 1.0  # for the news to reach the clients
 
 def main(arguments: Sequence[str]) -> int:
     from caldrix.cli import prepare, rules
+    from caldrix.cli.stderr import steady_stderr
     from caldrix.http.server import open_listeners
     from caldrix.hub.resolve import parse_model
 
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parse_model(line.model)  # refused before the address is taken
     # Before anything slow: a taken port is refused at once. A client that is early waits.
     listeners = open_listeners(line["host"], line["port"])
-    with opened_log(line["telemetry_log"]) as log_file:
+    with opened_log(line["telemetry_log"]) as log_file, steady_stderr():
         model = prepare.load(line, lane)
         try:
             return asyncio.run(serve(line, model, listeners, log_file))
@@ -127,6 +128,7 @@ def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings"
             Level(line["telemetry"]), line["device_sample_period"], line["device_sample_offset"]
         ),
         telemetry_log=None if log_file is None else log_file.write,
+        access_log=log.status if line["access_log"] == "on" else None,
     )
 
 

@@ -190,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         status = CLIENT_LEFT if was_left else reply.status
         seconds = self._loop.time() - self._begun_at
         self._shared.observe(
-            Exchange(reply.head, status, error, n_bytes_in, reply.n_bytes, seconds)
+            Exchange(reply.head, status, error, n_bytes_in, reply.n_bytes, seconds, reply.headers)
         )
 
     async def _read_head(self) -> RequestHead | None:

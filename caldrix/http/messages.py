@@ -133,7 +133,8 @@ class Exchange:
 
     `status` is the one sent, 499 when the client left before the answer was complete, 0 when
     nothing was sent because there was nobody to tell; `error` is the kind of a RequestError.
-    `head` is None when it could not be read. Seconds count from the first byte of the head.
+    `head` is None when it could not be read; `headers` are the answer's, none if there was none.
+    Seconds count from the first byte of the head.
     """
 
     head: RequestHead | None
@@ -142,6 +143,7 @@ class Exchange:
     bytes_in: int
     bytes_out: int
     seconds: float
+    headers: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Endpoint(Protocol):

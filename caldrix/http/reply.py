@@ -52,6 +52,7 @@ class Reply:
         self.head: RequestHead | None = None
         self.idle_s: float | None = None  # how long the connection is kept; None: closed
         self.status = 0
+        self.headers: list[tuple[str, str]] = []
         self.n_bytes = 0
         self.is_delivered = False  # written whole while the client was there
         self._is_gone = False
@@ -82,7 +83,7 @@ class Reply:
             await self._close_chunks(response)
             response = self._application.failure(500, "internal error", self.head)
             head = self._head_bytes(response)  # if this fails too the connection ends
-        self.status = response.status
+        self.status, self.headers = response.status, response.headers
         if isinstance(response, Response):
             await self._send_whole(head, response)
         else:

@@ -51,6 +51,7 @@ GOOD = {  # flag -> (as typed, the value)
     "--api-key": ("k", ("k",)),
     "--cors-origins": ("*", ("*",)),
     "--allowed-hosts": ("a.example,::1", ("a.example", "::1")),
+    "--access-log": ("on", "on"),
     "--reasoning-format": ("auto", "auto"),
     "--sse-ping-interval": ("0", 0.0),
     "--drain-timeout": ("2.5", 2.5),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from caldrix import log
 from caldrix.cli.parse import parse
 from caldrix.cli.serve import keys, settings, warn_if_open
 from caldrix.engine.sequence import SamplingParams
@@ -23,6 +24,8 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.telemetry == Telemetry(Level.HOST, 4, 1)
     assert (found.ping_interval_s, found.reasoning_format) == (0, "auto")
     assert found.access.keys == ("a", "b")
+    assert found.access_log is None
+    assert settings(parse("serve", ["m", "--access-log", "on"])).access_log is log.status
     assert found.access.origins == ("http://a", "http://b")
 
 
