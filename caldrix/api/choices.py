@@ -135,7 +135,7 @@ class Job:
             frequency_penalty=options.frequency_penalty,
             n_logprobs=options.n_logprobs,
             echo_logprobs=plan.scores_prompt,
-            use_cache=options.use_cache,
+            use_cache=options.use_cache and self._service.settings.prefix_cache,
             deadline_s=self._service.settings.deadline_s,
             label=self.id,
         )
@@ -162,6 +162,16 @@ class Job:
     @property
     def status(self) -> SequenceStatus:
         return self._current.status
+
+    @property
+    def progress(self) -> str:
+        """What a silent stream waits for."""
+        generation = self._current
+        if generation.status is SequenceStatus.WAITING:
+            return f"queued {generation.n_ahead}"
+        if generation.status is SequenceStatus.PREFILL:
+            return f"prefill {generation.n_computed}/{generation.n_prompt}"
+        return "ping"
 
     @property
     def is_running(self) -> bool:
@@ -215,7 +225,9 @@ class Job:
 
     async def _choice(self, index: int, stream: TextStream) -> AsyncGenerator[Event, None]:
         generation, n_read = stream.generation, 0
-        is_open = not self.plan.scores_prompt  # else once the prompt has its scores
+        await generation.started()
+        # With scores, once the prompt has them; one that never started may be refused below.
+        is_open = generation.has_started and not self.plan.scores_prompt
         if is_open:
             yield Opened(index)
         async for piece in stream.pieces():
@@ -236,9 +248,19 @@ class Job:
     def _ended(self, index: int, stream: TextStream) -> Ended:
         result, reason = stream.result, stream.result.finish_reason
         if reason is FinishReason.CANCELLED:
-            if stream.generation.cancel_reason is not CancelReason.DEADLINE:
-                raise ApiError(400, "cancelled", "the request was called off")
+            self._check_deadline(stream.generation)
             reason = FinishReason.LENGTH
         self._counted += self._usage_of(index, stream.generation, result.n_completion)
         self.reasons.append(reason.value)
         return Ended(index, reason.value)
+
+    def _check_deadline(self, generation: Generation) -> None:
+        """Of a reply that was called off, only a deadline leaves something worth giving: what there
+        is of its text, if any, but no part of the scores of a prompt."""
+        if generation.cancel_reason is not CancelReason.DEADLINE:
+            raise ApiError(400, "cancelled", "the request was called off")
+        has_text = self._counted.completion + generation.n_completion > 0
+        if self.plan.scores_prompt:
+            has_text = len(generation.prompt_logprobs) == generation.n_prompt
+        if not has_text:
+            raise self._service.deadline_error(generation.has_started)

@@ -72,8 +72,11 @@ class Record:
             "weights": None,
         }
         body |= _job_body(job)
-        is_off = telemetry.level is Level.OFF
-        body["host"] = None if is_off else host_times(self.parse_s, self.tokenize_s, job)
+        if telemetry.level is Level.OFF:
+            body["host"] = None
+        else:
+            stalled_s = None if exchange is None else exchange.stalled_s
+            body["host"] = host_times(self.parse_s, self.tokenize_s, job, stalled_s)
         body["device"] = None if job is None else device_times(job, telemetry)
         return body
 

@@ -116,11 +116,18 @@ def model_not_found(name: str, served: str) -> ApiError:
 
 
 def queue_full(message: str, retry_after_s: int) -> ApiError:
-    headers = (
-        ("retry-after", str(retry_after_s)),
-        ("retry-after-ms", str(retry_after_s * 1000)),
-    )
+    headers = _retry_after(retry_after_s)
     return ApiError(429, "queue_full", message, None, "rate_limit_error", headers)
+
+
+def deadline_exceeded(message: str, retry_after_s: int) -> ApiError:
+    """The time of a request was over before it had a token."""
+    headers = _retry_after(retry_after_s)
+    return ApiError(503, "deadline_exceeded", message, None, "unavailable_error", headers)
+
+
+def _retry_after(seconds: int) -> Headers:
+    return ("retry-after", str(seconds)), ("retry-after-ms", str(seconds * 1000))
 
 
 def unavailable(code: str, message: str) -> ApiError:

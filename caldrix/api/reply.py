@@ -85,9 +85,10 @@ async def _collect(job: Job, shape: Shape) -> list[Choice]:
 
 
 def stream(job: Job, shape: Shape, ping_interval_s: float) -> StreamResponse:
-    """The reply as server-sent events, each as soon as it is there."""
+    """The reply as server-sent events, each as soon as it is there; comments tell of progress."""
     headers = [*sse.HEADERS, *job.plan.notes]
-    return StreamResponse(200, headers, _Chunks(job, shape), ping_interval_s, sse.comment)
+    chunks = _Chunks(job, shape)
+    return StreamResponse(200, headers, chunks, ping_interval_s, lambda: sse.comment(job.progress))
 
 
 class _Chunks:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from caldrix.api.access import Access
 from caldrix.api.refusals import (
     ApiError,
+    deadline_exceeded,
     engine_failed,
     engine_gone,
     from_library,
@@ -46,7 +47,9 @@ class Settings:
     admission: str = "fill"
     telemetry: Telemetry = field(default_factory=lambda: Telemetry(Level.SAMPLED))
     telemetry_log: Callable[[str], None] | None = None  # takes a line at once, never raises
-    deadline_s: float | None = None  # a reply that takes longer ends where it is
+    # From admission on: a reply that takes longer ends where it is, an error if that is nowhere.
+    deadline_s: float | None = None
+    prefix_cache: bool = True  # whether what a slot holds of an earlier prompt may be used
     ping_interval_s: float = 15.0
     reasoning_format: str = "none"
     access: Access = field(default_factory=Access)
@@ -109,6 +112,13 @@ class Service:
         if self.is_draining:
             return unavailable("shutting_down", "the server is shutting down")
         return engine_failed(str(error))
+
+    def deadline_error(self, has_started: bool) -> ApiError:
+        """For a request that has no token when its time is over."""
+        seconds = f"{self.settings.deadline_s:g}"
+        where = "its prompt was being computed" if has_started else "it was waiting in the queue"
+        message = f"no token after {seconds} s (--request-timeout {seconds}): {where}"
+        return deadline_exceeded(message, self.engine.retry_after_s())
 
     def _check_open(self) -> None:
         if self.state is State.FAILED:

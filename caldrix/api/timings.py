@@ -29,12 +29,15 @@ def gaps(timings: Sequence[Timings]) -> list[float]:
     return found
 
 
-def host_times(parse_s: float, tokenize_s: float, job: Job | None) -> dict[str, object]:
+def host_times(
+    parse_s: float, tokenize_s: float, job: Job | None, stalled_s: float | None
+) -> dict[str, object]:
+    """`stalled_s`: how long the answer waited for its reader, once it is over."""
     body: dict[str, object] = {
         "parse_ms": milliseconds(parse_s),
         "tokenize_ms": milliseconds(tokenize_s),
         "image_ms": 0.0,
-        "write_stall_ms": None,
+        "write_stall_ms": milliseconds(stalled_s),
     }
     names = ("queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "total_ms", "inter_token_ms")
     if job is None:

@@ -139,7 +139,7 @@ class Engine:
             sequence = new_sequence(request, context, now, woken.set)
             sequence.on_finish = self.records.add
             sequences.append(sequence)
-            generations.append(Generation(sequence, woken, self._finish))
+            generations.append(Generation(sequence, woken, self._finish, self._scheduler.n_before))
         self._scheduler.add(*sequences)
         for sequence in sequences:
             if sequence.request.deadline_s is not None:

@@ -24,10 +24,12 @@ class Generation:
         sequence: Sequence,
         woken: asyncio.Event,
         end: Callable[[Sequence, FinishReason, CancelReason | None], None],
+        n_before: Callable[[Sequence], int],
     ) -> None:
         self._sequence = sequence
         self._woken = woken
         self._end = end
+        self._n_before = n_before
         self._n_read = 0
 
     def __aiter__(self) -> AsyncIterator[int]:
@@ -46,6 +48,17 @@ class Generation:
         token_id = sequence.token_ids[sequence.n_prompt + self._n_read]
         self._n_read += 1
         return token_id
+
+    async def started(self) -> None:
+        """Returns when the first step with rows of the prompt begins, or at an end without one."""
+        sequence = self._sequence
+        while not (self.has_started or sequence.is_finished):
+            self._woken.clear()
+            await self._woken.wait()  # set by that step and by the end, which always comes
+
+    @property
+    def has_started(self) -> bool:
+        return self._sequence.timings.prefill_started_at is not None
 
     def cancel(self) -> None:
         """Ends the reply now; tokens already here can still be read.
@@ -100,8 +113,8 @@ class Generation:
 
     @property
     def n_ahead(self) -> int:
-        """Requests that waited before this one when it came."""
-        return self._sequence.n_ahead
+        """Requests that wait before this one now; 0 once it has a slot."""
+        return self._n_before(self._sequence)
 
     @property
     def n_completion(self) -> int:

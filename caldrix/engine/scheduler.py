@@ -7,16 +7,16 @@ and prefixes change when a token comes, never which.
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from caldrix.engine.kv_cache import KVCache
-from caldrix.engine.sequence import CancelReason, FinishReason, Sequence
+from caldrix.engine.sequence import CancelReason, FinishReason, Place, Sequence
 from caldrix.engine.telemetry import DeviceTimes, Level, Phase, StepTally, Telemetry
 from caldrix.errors import BusyError
 
@@ -71,10 +71,6 @@ class Step:
         return sum(chunk.n_out for chunk in self.chunks)
 
 
-def _n_places(waiting: Iterable[Sequence]) -> int:
-    return len({id(item.place) for item in waiting if not item.place.is_left})
-
-
 class Scheduler:
     """Which sequences run, and what of them each step computes."""
 
@@ -92,7 +88,7 @@ class Scheduler:
         self.tally = StepTally()
 
         self._kv = KVCache(limits.n_slots)
-        self._waiting: deque[Sequence] = deque()
+        self._waiting: OrderedDict[Place, deque[Sequence]] = OrderedDict()  # none of them empty
         self._running: dict[int, Sequence] = {}  # by slot, in order of admission
         self._in_flight: Step | None = None
         self._n_turns = 0
@@ -101,7 +97,7 @@ class Scheduler:
     @property
     def n_waiting(self) -> int:
         """Requests of which no sequence has a slot yet."""
-        return _n_places(self._waiting)
+        return sum(not place.is_left for place in self._waiting)
 
     @property
     def n_running(self) -> int:
@@ -110,8 +106,8 @@ class Scheduler:
     @property
     def sequences(self) -> list[Sequence]:
         """All that have not ended, the running ones first."""
-        live = [*self._running.values(), *self._waiting]
-        return [sequence for sequence in live if not sequence.is_finished]
+        waiting = chain.from_iterable(self._waiting.values())
+        return [s for s in chain(self._running.values(), waiting) if not s.is_finished]
 
     @property
     def running(self) -> list[Sequence]:
@@ -139,23 +135,33 @@ class Scheduler:
 
         Raises BusyError when the queue is full.
         """
-        if len(self._waiting) >= self._kv.n_free:
-            self._check_depth()
-        n_ahead = self.n_waiting
+        self._check_depth()
+        n_ahead, place = self.n_waiting, sequences[0].place
         for sequence in sequences:
-            sequence.place = sequences[0].place
+            sequence.place = place
             sequence.n_ahead = n_ahead
-        self._waiting.extend(sequences)
+        self._waiting[place] = deque(sequences)
 
     def _check_depth(self) -> None:
         """When every slot is taken or about to be."""
-        n_free, depth = self._kv.n_free, self._limits.queue_depth
-        taking = {id(sequence.place) for sequence in islice(self._waiting, n_free)}
-        rest = islice(self._waiting, n_free, None)
-        if _n_places(item for item in rest if id(item.place) not in taking) >= depth:
-            waiting = f"{depth} request{'s are' if depth != 1 else ' is'} already waiting"
-            full = waiting if depth else "every slot is in use"
+        n_free, n_staying = self._kv.n_free, 0
+        for place, waiting in self._waiting.items():
+            n_staying += n_free <= 0 and not place.is_left
+            n_free -= len(waiting)
+        depth = self._limits.queue_depth
+        if n_free <= 0 and n_staying >= depth:
+            waiting_ones = f"{depth} request{'s are' if depth != 1 else ' is'} already waiting"
+            full = waiting_ones if depth else "every slot is in use"
             raise BusyError(f"{full} (--queue-depth {depth})")
+
+    def n_before(self, sequence: Sequence) -> int:
+        """Requests that wait before a sequence now; 0 for one that does not wait."""
+        n_before = 0
+        for place in self._waiting:
+            if place is sequence.place:
+                return n_before
+            n_before += not place.is_left
+        return 0
 
     def end(
         self,
@@ -169,9 +175,15 @@ class Scheduler:
             return
         sequence.finish(reason, self._clock(), error, cancel_reason)
         if sequence.slot is None:
-            self._waiting.remove(sequence)
+            self._forget(sequence)
         elif not any(chunk.sequence is sequence for chunk in self._chunks_in_flight()):
             self._release(sequence, sequence.token_ids[: sequence.n_computed])
+
+    def _forget(self, sequence: Sequence) -> None:
+        waiting = self._waiting[sequence.place]
+        waiting.remove(sequence)  # as a rule the first
+        if not waiting:
+            del self._waiting[sequence.place]
 
     def abandon(self, error: str) -> None:
         """Ends everything, the step in flight too, which will not come back.
@@ -212,6 +224,7 @@ class Scheduler:
             chunk.sequence.last_turn = self._n_turns
             if chunk.sequence.timings.prefill_started_at is None:
                 chunk.sequence.timings.prefill_started_at = self._clock()
+                chunk.sequence.notify()
         self._in_flight = Step(tuple(chunks))
         return self._in_flight
 
@@ -269,15 +282,17 @@ class Scheduler:
         n_places = self._kv.n_free
         if self._admission is Admission.ONE:
             n_places = min(n_places, 1)
-        for _ in range(min(n_places, len(self._waiting))):
-            sequence = self._waiting.popleft()
+        for _ in range(n_places):
+            place = next(iter(self._waiting), None)
+            if place is None:
+                return
+            sequence = self._waiting[place][0]
+            self._forget(sequence)
             request = sequence.request
             may_reuse = request.use_cache and not request.echo_logprobs  # every row gives a score
             placement = self._kv.acquire(request.prompt_ids, may_reuse)
-            sequence.slot = placement.slot
-            sequence.place.is_left = True
-            sequence.n_cached = sequence.n_computed = placement.n_cached
-            sequence.timings.admitted_at = self._clock()
+            place.is_left = True
+            sequence.start(placement.slot, placement.n_cached, self._clock())
             self._running[placement.slot] = sequence
 
     def _single_chunks(self) -> list[Chunk]:

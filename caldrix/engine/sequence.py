@@ -233,7 +233,7 @@ class Sequence:
     seed: int = field(init=False)
     end_token_ids: frozenset[int] = field(init=False)
 
-    token_ids: list[int] = field(init=False)
+    token_ids: list[int] = field(default_factory=list)  # empty until it has a slot
     n_visible: int = 0  # tokens of the reply for the reader: all but a stop token
     logprobs: list["TokenLogprob"] = field(default_factory=list)  # of the visible tokens
     # of the prompt's tokens; the first has none
@@ -254,7 +254,6 @@ class Sequence:
         seed = self.request.sampling.seed
         self.seed = _fresh_seed() if seed is None else seed % 2**64
         self.end_token_ids = self.request.end_token_ids
-        self.token_ids = list(self.request.prompt_ids)
         self.prompt_logprobs = [None] if self.request.echo_logprobs else []
 
     @property
@@ -270,7 +269,7 @@ class Sequence:
     @property
     def n_completion(self) -> int:
         """Tokens picked so far, a stop token included."""
-        return len(self.token_ids) - self.n_prompt
+        return len(self.token_ids) - self.n_prompt if self.token_ids else 0
 
     @property
     def n_pending(self) -> int:
@@ -295,6 +294,13 @@ class Sequence:
         if self.n_computed < self.n_prompt:
             return SequenceStatus.PREFILL
         return SequenceStatus.DECODE
+
+    def start(self, slot: int, n_cached: int, now: float) -> None:
+        """Gets a slot, in which the first `n_cached` tokens are computed."""
+        self.slot = slot
+        self.n_cached = self.n_computed = n_cached
+        self.token_ids = list(self.request.prompt_ids)
+        self.timings.admitted_at = now
 
     def recent(self, n_tokens: int) -> list[int]:
         """The window of the repetition penalty for the token that follows the first `n_tokens`."""

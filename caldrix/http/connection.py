@@ -190,7 +190,16 @@ class Connection(asyncio.BufferedProtocol):
         status = CLIENT_LEFT if was_left else reply.status
         seconds = self._loop.time() - self._begun_at
         self._shared.observe(
-            Exchange(reply.head, status, error, n_bytes_in, reply.n_bytes, seconds, reply.headers)
+            Exchange(
+                reply.head,
+                status,
+                error,
+                n_bytes_in,
+                reply.n_bytes,
+                seconds,
+                reply.waited_s,
+                reply.headers,
+            )
         )
 
     async def _read_head(self) -> RequestHead | None:

@@ -5,6 +5,7 @@ of what is written.
 """
 
 import asyncio
+import time
 
 # Two marks of the transport's own buffer: writing waits above the first until it is below the
 # second. Small, since the kernel holds more and every connection may fill its own.
@@ -22,6 +23,7 @@ class FlowControl:
     def __init__(self, transport: asyncio.Transport, stalled_s: float) -> None:
         self._transport = transport
         self._stalled_s = stalled_s
+        self.waited_s = 0.0  # in all, for this peer to take what was written
         self._writable = asyncio.Event()
         self._writable.set()
         transport.set_write_buffer_limits(high=HIGH_BYTES, low=LOW_BYTES)
@@ -39,6 +41,15 @@ class FlowControl:
 
     async def drain(self) -> None:
         """Waits until writing is welcome; raises PeerStalled when nothing was taken for long."""
+        if not self.is_paused:
+            return
+        started = time.monotonic()
+        try:
+            await self._writable_again()
+        finally:
+            self.waited_s += time.monotonic() - started
+
+    async def _writable_again(self) -> None:
         while self.is_paused:
             size = self._transport.get_write_buffer_size()
             try:

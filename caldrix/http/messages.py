@@ -134,7 +134,8 @@ class Exchange:
     `status` is the one sent, 499 when the client left before the answer was complete, 0 when
     nothing was sent because there was nobody to tell; `error` is the kind of a RequestError.
     `head` is None when it could not be read; `headers` are the answer's, none if there was none.
-    Seconds count from the first byte of the head.
+    Seconds count from the first byte of the head; `stalled_s` of them the answer waited for its
+    reader.
     """
 
     head: RequestHead | None
@@ -143,6 +144,7 @@ class Exchange:
     bytes_in: int
     bytes_out: int
     seconds: float
+    stalled_s: float = 0.0
     headers: list[tuple[str, str]] = field(default_factory=list)
 
 

@@ -56,6 +56,7 @@ class Reply:
         self.n_bytes = 0
         self.is_delivered = False  # written whole while the client was there
         self._is_gone = False
+        self._waited_before_s = flow.waited_s
         self._streaming: asyncio.Task[None] | None = None
         self._written_at = 0.0
 
@@ -68,6 +69,11 @@ class Reply:
     @property
     def is_gone(self) -> bool:
         return self._is_gone
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which the client held up its answer."""
+        return self._flow.waited_s - self._waited_before_s
 
     def allow_body(self) -> None:
         """Sends the interim answer that a client with `Expect: 100-continue` waits for."""

@@ -11,9 +11,11 @@ from served import CHAT, Served, serving
 
 from caldrix.api import metrics
 from caldrix.api.metrics import Counter, Histogram
+from caldrix.api.records import Record
 from caldrix.api.service import Settings
 from caldrix.engine.line_log import LineLog
 from caldrix.engine.telemetry import Level, Telemetry
+from caldrix.http.messages import Exchange, Headers, RequestHead
 
 SECRET = "tell-no-one"
 
@@ -47,6 +49,17 @@ def test_a_request_leaves_a_record_without_its_text(quick_path: Path) -> None:
     assert record["bytes_out"] > len(answer.body)
     assert record["host"]["total_ms"] >= record["host"]["ttft_ms"] > 0
     assert record["host"]["inter_token_ms"]["max"] > 0
+    assert record["host"]["write_stall_ms"] == 0
+
+
+def test_a_record_says_how_long_the_answer_waited_for_its_reader() -> None:
+    head = RequestHead("POST", CHAT, CHAT, "", (1, 1), Headers([]), "::1")
+    record = Record(head, "id", CHAT, "model")
+    exchange = Exchange(head, 499, "stalled", 1, 2, 0.5, stalled_s=0.25)
+    for told, expected in ((None, None), (exchange, 250.0)):
+        host = record.body(told, Telemetry(Level.HOST))["host"]
+        assert isinstance(host, dict)
+        assert host["write_stall_ms"] == expected
 
 
 def test_refused_requests_leave_records_too(quick_path: Path) -> None:

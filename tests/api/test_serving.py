@@ -118,11 +118,6 @@ def test_a_request_that_the_engine_refuses_names_the_field(quick: Served) -> Non
     assert "every token ends the reply" in answer.error["message"]
 
 
-def test_a_reply_that_takes_too_long_ends_where_it_is(endless_path: Path) -> None:
-    with serving(endless_path, Settings(deadline_s=0.02), context=4096) as served:
-        assert served.chat().json["choices"][0]["finish_reason"] == "length"
-
-
 def test_an_engine_that_cannot_go_on_is_told_once_and_for_all(quick_path: Path) -> None:
     with serving(quick_path) as served:
         engine: Engine = served.server._engine

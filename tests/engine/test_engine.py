@@ -145,6 +145,27 @@ def test_a_reply_in_time_leaves_no_timer() -> None:
     play(test)
 
 
+def test_a_reply_starts_with_its_first_step() -> None:
+    async def test() -> None:
+        gate = Gate()
+        async with running(FakeProgram(gate=gate)) as engine:
+            first, second, third = (engine.submit(Request((1, n), max_tokens=1)) for n in range(3))
+            assert [g.n_ahead for g in (first, second, third)] == [0, 1, 2]
+            await first.started()
+            assert (first.has_started, second.has_started) == (True, False)
+            assert [g.n_ahead for g in (first, second, third)] == [0, 0, 1]
+            second.cancel()
+            await second.started()  # or at an end without a step
+            assert not second.has_started
+            assert [g.n_ahead for g in (second, third)] == [0, 0]
+            gate.open()
+            await third.started()
+            await read(third)
+            await third.started()
+
+    play(test)
+
+
 def test_a_stopped_reply_is_complete() -> None:
     async def test() -> None:
         async with running(FakeProgram()) as engine:

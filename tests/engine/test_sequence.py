@@ -160,7 +160,9 @@ def test_a_prompt_one_below_the_context_fits() -> None:
 
 
 def sequence_of(request: Request, context: int = 10) -> Sequence:
-    return new_sequence(request, context, 1.0, lambda: None)
+    sequence = new_sequence(request, context, 1.0, lambda: None)
+    sequence.start(0, 0, 1.0)
+    return sequence
 
 
 def test_the_reply_fills_the_context_and_no_more() -> None:
@@ -196,6 +198,7 @@ def test_every_visible_change_is_told() -> None:
     sequence = new_sequence(
         Request((1,), max_tokens=2), 10, 0.0, lambda: told.append(sequence.finish_reason)
     )
+    sequence.start(0, 0, 0.5)
     sequence.append(4, 1.0)
     sequence.append(4, 2.0)
     assert told == [None, FinishReason.LENGTH]
@@ -218,9 +221,10 @@ def test_the_penalty_sees_the_last_64_tokens_of_prompt_and_reply() -> None:
 
 
 def test_the_status_follows_the_slot_and_the_rows() -> None:
-    sequence = sequence_of(Request((1, 2)))
-    assert sequence.status is SequenceStatus.WAITING
-    sequence.slot = 0
+    sequence = new_sequence(Request((1, 2)), 10, 0.0, lambda: None)
+    assert (sequence.status, sequence.n_completion) == (SequenceStatus.WAITING, 0)
+    sequence.start(3, 1, 5.0)
+    assert (sequence.slot, sequence.n_computed, sequence.timings.admitted_at) == (3, 1, 5.0)
     assert sequence.status is SequenceStatus.PREFILL
     sequence.n_computed = 2
     assert sequence.status is SequenceStatus.DECODE

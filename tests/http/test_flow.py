@@ -74,3 +74,23 @@ def test_flush_waits_for_the_last_byte() -> None:
         await flushing
 
     run(test())
+
+
+def test_the_time_of_waiting_adds_up() -> None:
+    async def test() -> None:
+        flow = flow_over([100] * 100, 0.01)
+        await flow.drain()
+        assert flow.waited_s == 0
+        flow.pause()
+        with pytest.raises(PeerStalled):
+            await flow.drain()
+        waited_s = flow.waited_s
+        assert waited_s >= 0.01
+        draining = asyncio.create_task(flow.drain())
+        await asyncio.sleep(0)
+        draining.cancel()  # the peer left
+        with pytest.raises(asyncio.CancelledError):
+            await draining
+        assert flow.waited_s > waited_s
+
+    run(test())

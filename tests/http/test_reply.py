@@ -302,11 +302,15 @@ def test_a_client_that_reads_late_gets_everything() -> None:
         async with serving(App(x=whole)) as served:
             client = await served.connect()
             client.writer.transport.pause_reading()
-            await client.send(b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            await client.send(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
             connection = next(iter(served.server._shared.connections))
             await until(lambda: connection._flow.is_paused)
+            await asyncio.sleep(0.01)
             client.writer.transport.resume_reading()
             assert (await client.response()).body == bytes(range(256)) * 80_000
+            assert (await served.app.next_exchange()).stalled_s >= 0.01
+            assert (await client.get("/", "Connection: close")).status == 200
+            assert (await served.app.next_exchange()).stalled_s == 0
             assert await client.rest() == b""
 
     run(test())
