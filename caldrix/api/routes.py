@@ -5,12 +5,24 @@ Owns which paths there are, their aliases, and which methods each takes. Knows n
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from caldrix.api import chat, completions, debug, elsewhere, model_list, state, tokens
 from caldrix.api.call import Call
 from caldrix.http.messages import Response, StreamResponse
 
 Handler = Callable[[Call], Awaitable[Response | StreamResponse]]
+
+
+class Body(Enum):
+    """What can be said of a route's body before there is a model."""
+
+    UNREAD = auto()  # or none
+    MAY_NAME_MODEL = auto()  # an object; `model`, where given, is the served one
+    NAMES_MODEL = auto()
+
+
+_TOOL, _ASKS = Body.MAY_NAME_MODEL, Body.NAMES_MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +33,7 @@ class Route:
     path: str
     handler: Handler
     aliases: tuple[str, ...] = ()
+    body: Body = Body.UNREAD
     is_open: bool = False  # answered without a key
     is_recorded: bool = False  # a generation request, which leaves a record
 
@@ -33,8 +46,10 @@ class Route:
 ROUTES = (
     Route("GET", "/v1/models", model_list.list_models, ("/models",)),
     Route("GET", "/v1/models/*", model_list.one_model, ("/models/*",)),
-    Route("POST", "/v1/chat/completions", chat.chat, ("/chat/completions",), is_recorded=True),
-    Route("POST", "/v1/completions", completions.completions, ("/completions",), is_recorded=True),
+    Route("POST", "/v1/chat/completions", chat.chat, ("/chat/completions",), _ASKS,
+          is_recorded=True),
+    Route("POST", "/v1/completions", completions.completions, ("/completions",), _ASKS,
+          is_recorded=True),
     Route("GET", "/health", state.health, ("/v1/health",), is_open=True),
     Route("GET", "/readyz", state.health, is_open=True),
     Route("GET", "/livez", state.live, is_open=True),
@@ -44,10 +59,10 @@ ROUTES = (
     Route("GET", "/metrics", debug.metrics),
     Route("GET", "/debug/requests", debug.requests),
     Route("GET", "/debug/requests/*", debug.one_request),
-    Route("POST", "/tokenize", tokens.tokenize, ("/v1/tokenize",)),
-    Route("POST", "/detokenize", tokens.detokenize, ("/v1/detokenize",)),
-    Route("POST", "/apply-template", tokens.apply_template, ("/v1/apply-template",)),
-    Route("POST", "/v1/chat/completions/input_tokens", tokens.input_tokens),
+    Route("POST", "/tokenize", tokens.tokenize, ("/v1/tokenize",), _TOOL),
+    Route("POST", "/detokenize", tokens.detokenize, ("/v1/detokenize",), _TOOL),
+    Route("POST", "/apply-template", tokens.apply_template, ("/v1/apply-template",), _TOOL),
+    Route("POST", "/v1/chat/completions/input_tokens", tokens.input_tokens, body=_ASKS),
     Route("POST", "/v1/chat/completions/*", chat.cancel, ("/chat/completions/*",)),
     Route("GET", "/", state.index),
     # what this version does not do
@@ -57,7 +72,7 @@ ROUTES = (
     Route("POST", "/v1/systemone", elsewhere.no_systemone),
     Route("POST", "/v1/responses", elsewhere.no_responses, ("/responses",)),
     Route("POST", "/v1/messages", elsewhere.no_messages),
-)
+)  # fmt: skip
 
 
 class Table:

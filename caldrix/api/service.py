@@ -33,6 +33,7 @@ Value = TypeVar("Value")
 
 
 class State(StrEnum):
+    LOADING = "loading"  # there is no service yet
     OK = "ok"
     DRAINING = "draining"
     FAILED = "failed"

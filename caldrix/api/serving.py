@@ -1,7 +1,8 @@
 """A model on a port: engine, application and HTTP server started and stopped in the right order.
 
 The one place where the three meet; `caldrix serve` and programs that embed Inferno both use it.
-Owns no signals, prints nothing and leaves the model open: it belongs to the caller.
+A `Front` may listen before there is a model. Owns no signals, prints nothing and leaves the model
+open: it belongs to the caller.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Self
 
 from caldrix.api.answers import ModelAnswers
 from caldrix.api.application import Application
+from caldrix.api.loading import LoadingAnswers
 from caldrix.api.service import Service, Settings
 from caldrix.engine.engine import Engine
 from caldrix.engine.load import LoadedModel
@@ -19,6 +21,40 @@ from caldrix.http.server import HttpServer, open_listeners
 
 GRACE_S = 5.0  # for running replies when a server is closed
 WRITTEN_S = 1.0  # for the ends of those that were cut to be read
+
+
+class Front:
+    """An address that is answered from `start` on: that the model called `name` is loading, until a
+    `Server` that was given this front starts and answers instead, on the same connections."""
+
+    def __init__(self, name: str, host: str, port: int, settings: Settings) -> None:
+        answers = LoadingAnswers(name)
+        self.application = Application(settings.access, answers, settings.access_log)
+        self.http = HttpServer(self.application, Limits(), self.application.observe)
+        self._host = host
+        self.port = port  # after `start` the one in use
+        self.is_listening = False
+
+    async def start(self, listeners: list[socket.socket] | None = None) -> None:
+        """Listens on sockets from `http.server.open_listeners`, else on host and port, which may
+        be refused."""
+        if listeners is None:
+            listeners = await asyncio.to_thread(open_listeners, self._host, self.port)
+        _, self.port = self.http.start_on(listeners)
+        self.is_listening = True
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:8425`; an IPv6 address in brackets."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}"
+
+    async def close(self, grace_s: float) -> None:
+        await self.http.shutdown(grace_s)
+
+    def connections(self) -> tuple[int, int]:
+        """How many are open and how many ever were."""
+        return self.http.n_connections, self.http.n_accepted
 
 
 class Server:
@@ -32,41 +68,35 @@ class Server:
         port: int = 0,
         settings: Settings | None = None,
         engine: Engine | None = None,
+        front: Front | None = None,
     ) -> None:
-        """`engine` is one that the caller has started and will close; None: one of its own."""
+        """`engine` is one that the caller has started and will close; None: one of its own.
+        `front` listens already; host and port are then its own."""
         settings = settings or Settings()
         self._owns_engine = engine is None
         self._engine = engine or Engine(
             model.program, settings.queue_depth, settings.admission, settings.telemetry
         )
         self._service = Service(model, self._engine, settings)
-        answers = ModelAnswers(self._service, self._connections)
-        application = Application(settings.access, answers, settings.access_log)
-        self._http = HttpServer(application, Limits(), application.observe)
-        self._host = host
-        self._port = port
+        self._front = front or Front(model.name, host, port, settings)
+        self._answers = ModelAnswers(self._service, self._front.connections)
 
-    async def start(self, listeners: list[socket.socket] | None = None) -> None:
-        """Listens on sockets from `http.server.open_listeners`, else on host and port, which may
-        be refused."""
-        if listeners is None:
-            listeners = await asyncio.to_thread(open_listeners, self._host, self._port)
+    async def start(self) -> None:
+        """Answers; listens first, which may be refused, unless its front does."""
+        if not self._front.is_listening:
+            await self._front.start()
         if self._owns_engine:
             await self._engine.start()
-        _, self._port = self._http.start_on(listeners)
-
-    def _connections(self) -> tuple[int, int]:
-        return self._http.n_connections, self._http.n_accepted
+        self._front.application.answers = self._answers
 
     @property
     def port(self) -> int:
-        return self._port
+        return self._front.port
 
     @property
     def url(self) -> str:
         """`http://127.0.0.1:8425`; an IPv6 address in brackets."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return self._front.url
 
     async def close(self, grace_s: float = GRACE_S) -> None:
         """No new requests; waiting ones are refused, running ones get `grace_s` to finish.
@@ -77,10 +107,10 @@ class Server:
         if self._owns_engine:
             # Together: no more connections from now on, and answers are written to their end.
             await asyncio.gather(
-                self._http.shutdown(grace_s + WRITTEN_S), self._engine.close(grace_s)
+                self._front.close(grace_s + WRITTEN_S), self._engine.close(grace_s)
             )
         else:
-            await self._http.shutdown(grace_s)
+            await self._front.close(grace_s)
         self._service.close()
 
     async def failed(self) -> str:

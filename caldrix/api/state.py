@@ -3,6 +3,8 @@
 None of these waits for the engine or takes a place in its queue.
 """
 
+from collections.abc import Mapping
+
 from caldrix import __version__
 from caldrix.api.call import Call
 from caldrix.api.reply import json_response
@@ -10,6 +12,7 @@ from caldrix.api.service import Service, State
 from caldrix.http.messages import Response
 
 _WORDS = {
+    State.LOADING: ("model_loading", "the model is loading"),
     State.DRAINING: ("shutting_down", "the server is shutting down"),
     State.FAILED: ("engine_error", "the engine has failed"),
 }
@@ -29,10 +32,18 @@ def health_response(state: State) -> Response:
 
 
 async def live(call: Call) -> Response:
+    return live_response()
+
+
+def live_response() -> Response:
     return json_response({"status": "ok"})
 
 
 async def version(call: Call) -> Response:
+    return version_response()
+
+
+def version_response() -> Response:
     return json_response({"version": __version__})
 
 
@@ -68,5 +79,9 @@ def sampling_body(service: Service) -> dict[str, object]:
 
 
 async def index(call: Call) -> Response:
+    return index_response(call.index)
+
+
+def index_response(routes: Mapping[str, list[str]]) -> Response:
     """What there is to ask for, by path."""
-    return json_response({"name": "caldrix", "routes": call.index, "version": __version__})
+    return json_response({"name": "caldrix", "routes": routes, "version": __version__})

@@ -4,8 +4,8 @@ At once (loading, and wherever nothing else is said): the process exits with 130
 to clean up, and an exception out of the middle of an import or a destructor could be lost or
 crash. Raising (a download, a line being typed): KeyboardInterrupt, so that files and the terminal
 are put right; so do SIGTERM and SIGHUP there, which end the program at once elsewhere. Stopping (an
-answer): the answer ends and the program goes on. A signal that was ignored when the program started
-stays ignored.
+answer): the answer ends and the program goes on. A server ends at once before it serves, in order
+from then on. A signal that was ignored when the program started stays ignored.
 """
 
 import os
@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import ClassVar
 
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # a kill, a terminal that is closed
 INTERRUPTED = 130  # exit status
 PATIENCE_S = 1.0  # a second Ctrl-C later than this ends the program: the answer should have stopped
 
-Handler = Callable[[int, FrameType | None], object]
+Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -86,3 +87,26 @@ def stopping() -> Iterator[Stop]:
     stop = Stop()
     with _handled_by(stop, signal.SIGINT):
         yield stop
+
+
+class ServerSignals:
+    """SIGINT and SIGTERM for a server: at once the end of the process, with the status of each,
+    until `tell` is set, which is then told the number."""
+
+    STATUS: ClassVar[dict[int, int]] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: 0}
+
+    def __init__(self) -> None:
+        self.tell: Callable[[int], object] | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.tell is None:
+            os._exit(self.STATUS[number])
+        self.tell(number)
+
+
+@contextmanager
+def until_told() -> Iterator[ServerSignals]:
+    """A terminal that closes is no reason for a server to end."""
+    signals = ServerSignals()
+    with _handled_by(signal.SIG_IGN, signal.SIGHUP), _handled_by(signals, *signals.STATUS):
+        yield signals

@@ -1,9 +1,11 @@
 """`caldrix serve MODEL`: from a checked command line to a server that runs until a signal.
 
-Owns the order (flags, port, load, listen, the serving line), the signals and the exit status.
+Owns the order (flags, port, load, the serving line), the signals and the exit status. Two threads:
+the event loop answers from the moment the port is taken, at first that the model is loading; the
+main thread loads and then waits, since it alone hears signals and can be interrupted in a download.
 Ctrl-C gives running replies a short grace and exits 130; SIGTERM drains and exits 0; a second
-signal cuts what still runs. An engine that cannot go on ends the server with 1. Nothing is written
-to stdout.
+signal cuts what still runs. Until the model is ready both end the process at once. An engine that
+cannot go on ends the server with 1. Nothing is written to stdout.
 """
 
 import asyncio
@@ -17,12 +19,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from caldrix import log
-from caldrix.cli.interrupts import INTERRUPTED
+from caldrix.cli.interrupts import INTERRUPTED, ServerSignals, until_told
+from caldrix.cli.loop_thread import LoopThread
 from caldrix.cli.parse import CommandLine, parse
 
 if TYPE_CHECKING:
     from caldrix.api.service import Settings
-    from caldrix.api.serving import Server
+    from caldrix.api.serving import Front, Server
     from caldrix.engine.line_log import LineLog
     from caldrix.engine.load import LoadedModel
 
@@ -31,22 +34,22 @@ FAILED_GRACE_S = 1.0  # for the news to reach the clients
 
 
 def main(arguments: Sequence[str]) -> int:
-    from caldrix.cli import prepare, rules
+    from caldrix.cli import rules
     from caldrix.cli.stderr import steady_stderr
     from caldrix.http.server import open_listeners
     from caldrix.hub.resolve import parse_model
 
-    line = parse("serve", arguments)
-    lane = rules.check(line)
-    parse_model(line.model)  # refused before the address is taken
-    # Before anything slow: a taken port is refused at once. A client that is early waits.
-    listeners = open_listeners(line["host"], line["port"])
-    with opened_log(line["telemetry_log"]) as log_file, steady_stderr():
-        model = prepare.load(line, lane)
-        try:
-            return asyncio.run(serve(line, model, listeners, log_file))
-        finally:
-            model.program.close()
+    with until_told() as signals:
+        line = parse("serve", arguments)
+        lane = rules.check(line)
+        name = parse_model(line.model).served_name  # refused before the address is taken
+        # Before anything slow: a taken port is refused at once.
+        listeners = open_listeners(line["host"], line["port"])
+        with opened_log(line["telemetry_log"]) as log_file, steady_stderr():
+            try:
+                return listen(line, lane, name, listeners, log_file, signals)
+            except SystemExit:  # SIGTERM during a download, with the files put right
+                return 0
 
 
 @contextmanager
@@ -64,26 +67,51 @@ def opened_log(path: str | None) -> Iterator["LineLog | None"]:
         file.close()
 
 
+def listen(
+    line: CommandLine,
+    lane: str,
+    name: str,
+    listeners: list[socket.socket],
+    log_file: "LineLog | None",
+    signals: ServerSignals,
+) -> int:
+    """Answers from now on and loads meanwhile."""
+    from caldrix.api.serving import Front
+    from caldrix.cli import prepare
+
+    given = settings(line, log_file)
+    front = Front(line["served_name"] or name, line["host"], line["port"], given)
+    with LoopThread() as loop:
+        loop.run(front.start(listeners))
+        try:
+            model = prepare.load(line, lane)
+        except Exception:
+            loop.run(front.close(FAILED_GRACE_S))
+            raise
+        # What is loaded stays: a full collection that went through it would stall every reply.
+        gc.collect()
+        gc.freeze()
+        stopping: asyncio.Queue[int] = asyncio.Queue()
+        signals.tell = lambda number: loop.call(stopping.put_nowait, number)
+        try:
+            return loop.run(serve(line, model, front, given, stopping))
+        finally:
+            signals.tell = lambda number: None  # it has ended
+            model.program.close()
+
+
 async def serve(
     line: CommandLine,
     model: "LoadedModel",
-    listeners: list[socket.socket],
-    log_file: "LineLog | None",
+    front: "Front",
+    given: "Settings",
+    stopping: asyncio.Queue[int],
 ) -> int:
     from caldrix.api.serving import Server
 
-    server = Server(model, host=line["host"], settings=settings(line, log_file))
-    stopping: asyncio.Queue[int] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(signal_number) is not signal.SIG_IGN:
-            loop.add_signal_handler(signal_number, stopping.put_nowait, int(signal_number))
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is no reason to end
-    await server.start(listeners)
+    server = Server(model, settings=given, front=front)
+    await server.start()
     warn_if_open(line["host"], bool(keys(line)))
-    # What is loaded stays: a full collection that went through it would stall every reply.
-    gc.collect()
-    gc.freeze()
     log.status(f"serving {model.name} on {server.url}")
     return await run(server, stopping, line["drain_timeout"])
 
