@@ -11,7 +11,6 @@ cannot go on ends the server with 1. Nothing is written to stdout.
 import asyncio
 import gc
 import ipaddress
-import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -43,11 +42,12 @@ def main(arguments: Sequence[str]) -> int:
         line = parse("serve", arguments)
         lane = rules.check(line)
         name = parse_model(line.model).served_name  # refused before the address is taken
-        # Before anything slow: a taken port is refused at once.
-        listeners = open_listeners(line["host"], line["port"])
         with opened_log(line["telemetry_log"]) as log_file, steady_stderr():
+            given = settings(line, log_file)  # reads the file of keys
+            # Before anything slow: a taken port is refused at once.
+            listeners = open_listeners(line["host"], line["port"])
             try:
-                return listen(line, lane, name, listeners, log_file, signals)
+                return listen(line, lane, name, listeners, given, signals)
             except SystemExit:  # SIGTERM during a download, with the files put right
                 return 0
 
@@ -72,14 +72,13 @@ def listen(
     lane: str,
     name: str,
     listeners: list[socket.socket],
-    log_file: "LineLog | None",
+    given: "Settings",
     signals: ServerSignals,
 ) -> int:
     """Answers from now on and loads meanwhile."""
     from caldrix.api.serving import Front
     from caldrix.cli import prepare
 
-    given = settings(line, log_file)
     front = Front(line["served_name"] or name, line["host"], line["port"], given)
     with LoopThread() as loop:
         loop.run(front.start(listeners))
@@ -111,7 +110,7 @@ async def serve(
 
     server = Server(model, settings=given, front=front)
     await server.start()
-    warn_if_open(line["host"], bool(keys(line)))
+    warn_if_open(line["host"], bool(given.access.keys))
     log.status(f"serving {model.name} on {server.url}")
     return await run(server, stopping, line["drain_timeout"])
 
@@ -142,6 +141,7 @@ async def run(server: "Server", stopping: asyncio.Queue[int], drain_s: float) ->
 def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings":
     from caldrix.api.access import Access
     from caldrix.api.service import Settings
+    from caldrix.cli.keys import server_keys
     from caldrix.cli.sampling import sampling_params, sampling_values
     from caldrix.engine.telemetry import Level, Telemetry
 
@@ -150,7 +150,7 @@ def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings"
         queue_depth=line["queue_depth"],
         ping_interval_s=line["sse_ping_interval"],
         reasoning_format=line["reasoning_format"],
-        access=Access(line["cors_origins"], keys(line), line["allowed_hosts"]),
+        access=Access(line["cors_origins"], server_keys(line), line["allowed_hosts"]),
         admission=line["admission"],
         telemetry=Telemetry(
             Level(line["telemetry"]), line["device_sample_period"], line["device_sample_offset"]
@@ -158,13 +158,6 @@ def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings"
         telemetry_log=None if log_file is None else log_file.write,
         access_log=log.status if line["access_log"] == "on" else None,
     )
-
-
-def keys(line: CommandLine) -> tuple[str, ...]:
-    """The flag's, else the environment's, which other users of the machine cannot list."""
-    inherited = os.environ.get("CALDRIX_API_KEY")
-    given: tuple[str, ...] = line["api_key"]
-    return given or ((inherited,) if inherited else ())
 
 
 def warn_if_open(host: str, has_keys: bool) -> None:

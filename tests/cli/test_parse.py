@@ -49,6 +49,7 @@ GOOD = {  # flag -> (as typed, the value)
     "--sampler": ("host", "host"),
     "--admin-port": ("65535", 65535),
     "--api-key": ("k", ("k",)),
+    "--api-key-file": ("f", "f"),
     "--cors-origins": ("*", ("*",)),
     "--allowed-hosts": ("a.example,::1", ("a.example", "::1")),
     "--access-log": ("on", "on"),

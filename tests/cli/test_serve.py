@@ -1,12 +1,15 @@
 """What a command line makes of the server's settings, and what is said about an open address."""
 
+from pathlib import Path
+
 import pytest
 
 from caldrix import log
 from caldrix.cli.parse import parse
-from caldrix.cli.serve import keys, settings, warn_if_open
+from caldrix.cli.serve import main, settings, warn_if_open
 from caldrix.engine.sequence import SamplingParams
 from caldrix.engine.telemetry import Level, Telemetry
+from caldrix.errors import RefusedError
 
 FLAGS = (
     "--temperature 0.5 --seed 3 --queue-depth 2 --admission one --telemetry host"
@@ -27,12 +30,6 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.access_log is None
     assert settings(parse("serve", ["m", "--access-log", "on"])).access_log is log.status
     assert found.access.origins == ("http://a", "http://b")
-
-
-def test_a_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CALDRIX_API_KEY", "hidden")
-    assert keys(parse("serve", ["m"])) == ("hidden",)
-    assert keys(parse("serve", ["m", "--api-key", "shown"])) == ("shown",)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +73,33 @@ def test_an_open_address_is_warned_of(
     err = capfd.readouterr().err
     assert err.startswith("caldrix: warning: --host 0.0.0.0 opens the server to that network")
     assert words in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--api-key-file", "/no/such/file"], "no such file"),
+        (["--api-key-file", "/"], "is a directory"),
+        (["--cors-origins", "http://a/b"], "write http://a"),
+        (["--allowed-hosts", "a:80"], "write a"),
+    ],
+)
+def test_who_may_ask_is_settled_before_the_port_is_taken_and_anything_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], words: str
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("caldrix.http.server.open_listeners", never)
+    monkeypatch.setattr("caldrix.cli.prepare.load", never)
+    with pytest.raises(RefusedError, match=rf"^{flags[0]}\b.*{words}"):
+        main(["demo", *flags])
+
+
+def test_keys_of_a_file_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CALDRIX_API_KEY", raising=False)
+    path = tmp_path / "keys"
+    path.write_text("of-the-file\n")
+    path.chmod(0o600)
+    line = parse("serve", ["m", "--api-key", "a", "--api-key-file", str(path)])
+    assert settings(line).access.keys == ("a", "of-the-file")
