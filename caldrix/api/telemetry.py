@@ -24,6 +24,7 @@ from caldrix.api.service import Service
 from caldrix.engine.telemetry import Level
 from caldrix.http.messages import Exchange
 
+_OF_ANSWERS = ("left", "stalled", "broken")  # the request itself was well-formed
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 
 
@@ -54,7 +55,7 @@ class Telemetry:
 
     def exchange_ended(self, exchange: Exchange, route: str) -> None:
         """One answer of any route; `route` is "" where no route was found."""
-        if exchange.error is not None:
+        if exchange.error is not None and exchange.error not in _OF_ANSWERS:
             self.parse_errors.add(1, exchange.error)
         if exchange.status and exchange.head is not None:
             method = exchange.head.method if exchange.head.method in _METHODS else "other"

@@ -34,6 +34,9 @@ from caldrix.http.reply import CLIENT_LEFT, AnswerBroken, ClientGone, Reply, rep
 # taken before the loop goes on.
 SCRATCH_BYTES = 64 * 1024
 
+# A body whose pieces are all there already, of a byte each perhaps, lets others run after so many.
+_PIECES_A_TURN = 64
+
 
 @dataclass(slots=True)
 class Shared:
@@ -140,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
                 after = _Next.REQUEST
             while after is _Next.REQUEST:
                 after = await self._exchange()
+                await asyncio.sleep(0)  # a client with a thousand requests holds up nobody
             if after is _Next.LINGER:
                 await self._linger()
         except ConnectionError:
@@ -168,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
             error_kind = error.kind
             after = await self._refuse(error)
         except ClientGone:
-            error_kind = "client_closed"
+            error_kind = "left" if self._reply.status else "client_closed"
             self._reply.status = CLIENT_LEFT
             raise
         except ConnectionError:
@@ -247,14 +251,27 @@ class Connection(asyncio.BufferedProtocol):
         self._check_length(endpoint.max_body_bytes)
         expects = _expects_continue(head)
         has_body = self._reader.declared_length != 0
-        coding = content_coding(head.headers) if has_body else None
+        try:
+            coding = content_coding(head.headers) if has_body else None
+        except RequestError as error:
+            return await self._turn_away(head, self._refusal(error))
         if expects and has_body and not self._reader.n_buffered:
             reply.allow_body()
         body = await self._read_body(endpoint.max_body_bytes)
+        self._listen()
         if coding is not None:
             body = await asyncio.to_thread(decode, coding, body, endpoint.max_body_bytes)
-        await reply.send(await self._call(endpoint, Request(head, body)))
+        answer = await self._call(endpoint, Request(head, body))
+        if self._shared.is_stopping:
+            reply.idle_s = None
+        await reply.send(answer)
         return self._after()
+
+    def _listen(self) -> None:
+        """Goes on reading while the request is answered, to learn that the client left: it may
+        have stopped when this request itself was all that it had read ahead."""
+        if self._reader.n_buffered <= self._limits.pipelined_bytes:
+            self._transport.resume_reading()
 
     def _after(self) -> _Next:
         self._reader.next_request()
@@ -287,9 +304,13 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.max_body_bytes = max_bytes
         latest = self._loop.time() + self._limits.body_s
         body = bytearray()
+        n_pieces = 0
         while not isinstance(event := self._reader.next_event(), EndOfRequest):
             if isinstance(event, BodyPart):
                 body += event.data
+                n_pieces += 1
+                if n_pieces % _PIECES_A_TURN == 0:
+                    await asyncio.sleep(0)
                 continue
             if self._is_eof:
                 raise ClientGone("the client closed inside a request body")
@@ -325,13 +346,16 @@ class Connection(asyncio.BufferedProtocol):
             log.status(str(error))
             return _Next.DROP
         self._reply.idle_s = None
+        await self._reply.send(self._refusal(error))
+        return _Next.LINGER
+
+    def _refusal(self, error: RequestError) -> Response:
         response = self._shared.application.failure(error.http_status, str(error), self._reply.head)
         if error.http_status == 405:  # CONNECT, which no path has
             response.headers.append(("Allow", "GET, HEAD, OPTIONS, POST"))
         if error.http_status == 415:
             response.headers.append(("Accept-Encoding", accepted()))
-        await self._reply.send(response)
-        return _Next.LINGER
+        return response
 
     async def _refuse_surplus(self) -> _Next:
         n_open = self._limits.n_connections

@@ -132,7 +132,8 @@ class Exchange:
     """What happened to one request, told to the observer once it is over.
 
     `status` is the one sent, 499 when the client left before the answer was complete, 0 when
-    nothing was sent because there was nobody to tell; `error` is the kind of a RequestError.
+    nothing was sent because there was nobody to tell. `error` is the kind of a RequestError, or
+    `client_closed` for a request that ended within; of an answer `left`, `stalled` or `broken`.
     `head` is None when it could not be read; `headers` are the answer's, none if there was none.
     Seconds count from the first byte of the head; `stalled_s` of them the answer waited for its
     reader.

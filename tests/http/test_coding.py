@@ -160,7 +160,11 @@ def test_what_cannot_be_decoded_is_refused(encoding: str, body: bytes, status: i
             client = await served.connect()
             await post(client, encoding, body)
             got = await client.response()
-            assert (got.status, got.headers["connection"]) == (status, "close")
+            assert got.status == status
+            # Of a body that it does not read the end is known; one that is damaged has none.
+            assert got.headers["connection"] == ("keep-alive" if status == 415 else "close")
             assert got.headers.get("accept-encoding") == (accepted() if status == 415 else None)
+            if status == 415:
+                assert (await client.get("/next")).body == b"GET /next "
 
     run(test())

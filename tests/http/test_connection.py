@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 import pytest
-from serving import PATIENCE_S, Answer, App, Client, Route, Served, run, serving, until
+from serving import PATIENCE_S, Answer, App, Client, Route, Served, echo, run, serving, until
 
 from caldrix.http.messages import Limits, Request, RequestHead, Response, StreamResponse
 
@@ -413,6 +413,44 @@ def test_a_handler_learns_that_the_client_is_gone(way: str, behind: bytes) -> No
     run(test())
 
 
+@pytest.mark.parametrize("way", ["close", "half_close", "reset"])
+def test_a_request_that_was_read_ahead_whole_may_be_left_too(way: str) -> None:
+    async def test() -> None:
+        first, second, release = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def hold(request: Request, gone: asyncio.Event) -> Response:
+            first.set()
+            await release.wait()
+            return Response(200)
+
+        async def wait(request: Request, gone: asyncio.Event) -> Response:
+            second.set()
+            async with asyncio.timeout(PATIENCE_S):
+                await gone.wait()
+            return Response(200)
+
+        app = App(hold=hold, wait=wait)
+        app.routes["wait"].max_body_bytes = 100_000
+        async with serving(app) as served:
+            client = await served.connect()
+            await client.send(GET % b"hold")
+            await first.wait()
+            head = b"POST /wait HTTP/1.1\r\nHost: a\r\nContent-Length: 90000\r\n\r\n"
+            await client.send(head + b"x" * 90_000)
+            connection = next(iter(served.server._shared.connections))
+            await until(lambda: connection._reader.n_buffered == len(head) + 90_000)
+            release.set()
+            await second.wait()
+            if way == "half_close":
+                client.half_close()
+            else:
+                await getattr(client, way)()
+            await app.next_exchange()
+            assert (await app.next_exchange()).status == 499
+
+    run(test())
+
+
 def test_reading_ahead_is_bounded_while_a_request_is_answered() -> None:
     async def test() -> None:
         release = asyncio.Event()
@@ -432,6 +470,45 @@ def test_reading_ahead_is_bounded_while_a_request_is_answered() -> None:
             for _ in range(500):
                 assert (await client.response()).status == 200
             await client.reset()
+
+    run(test())
+
+
+# One client's haste, others' time
+
+
+HASTY = {
+    "requests": GET % b"x" * 1500,
+    "chunks": POST % b"Transfer-Encoding: chunked\r\n" + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", HASTY)
+def test_what_comes_at_once_is_read_in_turns_with_others(name: str) -> None:
+    async def test() -> None:
+        n_turns = 0
+
+        async def count_turns() -> None:
+            nonlocal n_turns
+            while True:
+                n_turns += 1
+                await asyncio.sleep(0)
+
+        app = App()
+        app.routes[""] = Route(echo, max_body_bytes=20_000)
+        async with serving(app) as served:
+            client = await served.connect()
+            assert (await client.get()).status == 200
+            connection = next(iter(served.server._shared.connections))
+            # All of it is here before the first byte is looked at.
+            connection._reader.feed(HASTY[name])
+            connection.stop()
+            others = asyncio.create_task(count_turns())
+            assert (await client.response()).status == 200
+            for _ in range(1499 if name == "requests" else 0):
+                await client.response()
+            others.cancel()
+            assert n_turns > (1000 if name == "requests" else 30)
 
     run(test())
 

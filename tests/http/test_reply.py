@@ -156,7 +156,7 @@ def test_a_stream_is_closed_when_the_client_leaves(way: str, behind: bytes, paus
                 await getattr(client, way)()
             await endless.until_closed()
             exchange = await served.app.next_exchange()
-            assert (exchange.status, exchange.error) == (499, "client_closed")
+            assert (exchange.status, exchange.error) == (499, "left")
             await served.until_connections(0)
 
     run(test())
@@ -203,7 +203,7 @@ def test_a_stream_that_holds_on_is_left_behind() -> None:
             await client.send(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
             await client.head()
             await client.close()
-            assert (await served.app.next_exchange()).error == "client_closed"
+            assert (await served.app.next_exchange()).error == "left"
             assert stubborn.n_cancelled == 1
 
     run(test())
