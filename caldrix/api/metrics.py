@@ -139,10 +139,20 @@ def process_lines() -> list[str]:
     used = [sample(cpu, (), round(time.process_time(), 3))]
     lines += family(cpu, "counter", "CPU seconds used by the process", used)
     if sys.platform == "linux":
+        lines += _linux_lines()
+    return lines
+
+
+def _linux_lines() -> list[str]:
+    """Nothing while no file can be opened: the rest is what one wants to see just then."""
+    try:
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[1])
-        size = pages * os.sysconf("SC_PAGE_SIZE")
-        lines += gauge("process_resident_memory_bytes", "Resident memory", size)
         n_open = len(os.listdir("/proc/self/fd"))
-        lines += gauge("process_open_fds", "Open file descriptors", n_open)
-    return lines
+    except OSError:
+        return []
+    size = pages * os.sysconf("SC_PAGE_SIZE")
+    return [
+        *gauge("process_resident_memory_bytes", "Resident memory", size),
+        *gauge("process_open_fds", "Open file descriptors", n_open),
+    ]

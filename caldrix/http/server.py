@@ -6,6 +6,7 @@ Start, run and shut down are the three methods of HttpServer, in that order.
 
 import asyncio
 import errno
+import resource
 import socket
 from collections.abc import Callable
 
@@ -18,6 +19,9 @@ BACKLOG = 512
 
 # Beyond the limit of connections this many more are open to be told so; the rest is closed unheard.
 _N_SURPLUS = 64
+
+# Descriptors that are no connection: listeners, the model's files, logs, the loop's own.
+_N_OTHER_FILES = 128
 
 # accept() failed for want of descriptors or memory: that passes.
 _SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -64,6 +68,18 @@ def _bind(listener: socket.socket, family: int, address: tuple[object, ...]) -> 
     listener.listen(BACKLOG)
 
 
+def make_room(n_connections: int) -> None:
+    """Raises the soft limit of descriptors, as far as the hard one lets it, to what so many
+    connections need: most systems start a program with 1024 or fewer, and one that has none left
+    can no more refuse a client than serve it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = n_connections + _N_SURPLUS + _N_OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 class HttpServer:
     """Serves one application on one port; lives in the loop that called `start`."""
 
@@ -88,6 +104,7 @@ class HttpServer:
 
     def start_on(self, listeners: list[socket.socket]) -> tuple[str, int]:
         """Takes over sockets from `open_listeners`."""
+        make_room(self._shared.limits.n_connections)
         self._listeners = listeners
         loop = asyncio.get_running_loop()
         self._accepting = [loop.create_task(self._accept(listener)) for listener in listeners]

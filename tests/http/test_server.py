@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import os
+import resource
 import socket
 from collections.abc import AsyncIterator
 
@@ -10,7 +12,7 @@ from serving import PATIENCE_S, App, Client, Served, run, serving, until
 
 from caldrix.errors import RefusedError
 from caldrix.http.messages import Limits, Request, Response, StreamResponse
-from caldrix.http.server import HttpServer, open_listeners
+from caldrix.http.server import HttpServer, make_room, open_listeners
 
 
 class Held:
@@ -118,6 +120,45 @@ def test_a_connection_beyond_the_limit_is_told_so() -> None:
     run(test())
 
 
+def test_descriptors_are_there_for_all_connections() -> None:
+    """And for those beyond that are told so: 1024 is what most systems give a program."""
+
+    async def test() -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        n_open = len(os.listdir("/dev/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (n_open + 60, hard))
+        try:
+            async with serving(App(), Limits(n_connections=50)) as served:
+                kept = [await served.connect() for _ in range(50)]
+                assert (await kept[-1].get()).status == 200
+                assert (await (await served.connect()).response()).status == 503
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [
+        ((1024, 1048576), (1216, 1048576)),
+        ((256, resource.RLIM_INFINITY), (1216, resource.RLIM_INFINITY)),
+        ((512, 600), (600, 600)),
+        ((1216, 4096), None),
+        ((600, 600), None),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
+    ],
+)
+def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], raised: tuple[int, int] | None
+) -> None:
+    found: list[object] = []
+    monkeypatch.setattr("resource.getrlimit", lambda kind: limits)
+    monkeypatch.setattr("resource.setrlimit", lambda kind, value: found.append(value))
+    make_room(1024)
+    assert found == ([] if raised is None else [raised])
+
+
 def test_far_beyond_the_limit_connections_are_closed_unheard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -217,7 +258,8 @@ def test_a_running_request_is_finished_and_its_connection_closed() -> None:
             got = await half.response()
             assert (got.body, got.headers["connection"]) == (b"GET /half ", "close")
             held.release.set()
-            assert (await client.response()).body == b"late"
+            got = await client.response()
+            assert (got.body, got.headers["connection"]) == (b"late", "close")
             assert await client.rest() == await half.rest() == b""
             async with asyncio.timeout(PATIENCE_S):
                 await down
