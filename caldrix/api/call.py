@@ -13,7 +13,7 @@ from typing import TypeVar
 from caldrix.api import generation
 from caldrix.api.choices import Job, Plan
 from caldrix.api.fields import Fields
-from caldrix.api.json_body import LARGE_BYTES, parse_object
+from caldrix.api.json_body import LARGE_BYTES, check_media_type, parse_object
 from caldrix.api.records import Record, Records
 from caldrix.api.refusals import model_not_found
 from caldrix.api.service import Service
@@ -57,6 +57,7 @@ class Call:
     async def fields(self) -> Fields:
         """The body; a large one is parsed on a thread."""
         started = time.monotonic()
+        check_media_type(self.request.head.headers.get("content-type"))
         body = self.request.body
         if len(body) <= LARGE_BYTES:
             values = parse_object(body)

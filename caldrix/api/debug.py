@@ -3,19 +3,23 @@
 Never a word of a prompt or a reply; nothing here waits for the engine.
 """
 
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from caldrix.api.call import Call
 from caldrix.api.dashboards import FORMS
 from caldrix.api.records import RING
-from caldrix.api.refusals import ApiError, wrong_value
+from caldrix.api.refusals import ApiError, shown, wrong_value
 from caldrix.api.reply import json_response
 from caldrix.engine.snapshot import SlotState
 from caldrix.http.messages import Response
 
 DEFAULT_LIMIT = 50
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_RUNNING = ("prefill", "decode")
+_STATES = {
+    "queued": ("queued",),
+    "running": ("prefill", "decode"),
+    "done": ("done",),
+}
 
 
 async def requests(call: Call) -> Response:
@@ -23,7 +27,8 @@ async def requests(call: Call) -> Response:
     limit = _limit(query.get("limit", [str(DEFAULT_LIMIT)])[-1])
     found = call.records.bodies()
     if state := query.get("state", [""])[-1]:
-        found = [body for body in found if _is_in(body, state)]
+        states = _states(state)
+        found = [body for body in found if body["state"] in states]
     if route := query.get("route", [""])[-1]:
         found = [body for body in found if body["route"] == route]
     return json_response(
@@ -37,17 +42,18 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-def _is_in(body: dict[str, object], state: str) -> bool:
-    if state not in ("queued", "running", "done"):
-        raise wrong_value("state", "one of queued, running, done", state)
-    return body["state"] in _RUNNING if state == "running" else body["state"] == state
+def _states(text: str) -> tuple[str, ...]:
+    if text not in _STATES:
+        raise wrong_value("state", f"one of {', '.join(_STATES)}", text)
+    return _STATES[text]
 
 
 async def one_request(call: Call) -> Response:
+    wanted = unquote(call.tail)  # a client may escape the colon of its own id
     for body in call.records.bodies():
-        if call.tail in (body["id"], body["request_id"]):
+        if wanted in (body["id"], body["request_id"]):
             return json_response(body)
-    raise ApiError(404, "unknown_url", f"no record of request {call.tail[:64]}")
+    raise ApiError(404, "unknown_url", f"no record of request {shown(wanted)[1:-1]}")
 
 
 async def metrics(call: Call) -> Response:
@@ -63,7 +69,8 @@ async def slots(call: Call) -> Response:
     found = [_slot(slot, snapshot.context) for slot in snapshot.slots]
     fails = parse_qs(call.request.head.query).get("fail_on_no_slot") == ["1"]
     if fails and all(slot.status is not None for slot in snapshot.slots):
-        raise ApiError(503, "queue_full", "no slot is free", None, "unavailable_error")
+        headers = (("retry-after", str(call.service.engine.retry_after_s())),)
+        raise ApiError(503, "queue_full", "no slot is free", None, "unavailable_error", headers)
     return json_response(found)
 
 

@@ -2,14 +2,15 @@
 
 Owns what counts as JSON here: UTF-8 with an optional byte order mark, one object, no NaN or
 Infinity, no half of a surrogate pair, at most 64 levels, integers of at most 4300 digits. Knows no
-field. Every failure is a 400 `invalid_json`.
+field. Every failure is a 400 `invalid_json`, but for a body that says it is a form with files.
 """
 
 import codecs
 import json
 import re
 
-from caldrix.api.refusals import invalid_json
+from caldrix.api.refusals import ApiError, invalid_json, shown
+from caldrix.http.coding import accepted
 
 MAX_DEPTH = 64
 MAX_DIGITS = 4300
@@ -17,6 +18,16 @@ MAX_DIGITS = 4300
 LARGE_BYTES = 32 << 10
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def check_media_type(content_type: str | None) -> None:
+    """Whatever a body calls itself it is read as JSON: `curl -d` says it is a form. The parts of a
+    multipart body are the one thing that is surely meant in another way."""
+    if content_type is None or not content_type.lower().startswith("multipart/"):
+        return
+    message = f"the request body must be a JSON object (got Content-Type {shown(content_type)})"
+    headers = (("Accept-Encoding", accepted()), ("x-should-retry", "false"))
+    raise ApiError(415, "unsupported_media_type", message, headers=headers)
 
 
 def parse_object(data: bytes) -> dict[str, object]:
@@ -51,7 +62,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
+    if len(digits.removeprefix("-")) > MAX_DIGITS:
         raise invalid_json(f"holds an integer of more than {MAX_DIGITS} digits")
     return int(digits)
 

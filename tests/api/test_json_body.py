@@ -18,6 +18,7 @@ ACCEPTED = [
     (b'{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),
     ('{"é": 5.0}'.encode(), {"é": 5.0}),
     (b'{"a": ' + b"9" * 4300 + b"}", {"a": int("9" * 4300)}),
+    (b'{"a": -' + b"9" * 4300 + b"}", {"a": -int("9" * 4300)}),
 ]
 
 REFUSED = [
@@ -38,6 +39,7 @@ REFUSED = [
     (b'{"a": ["\\udc00x"]}', "surrogate"),
     (b'{"\\ud800": 1}', "surrogate"),
     (b'{"a": ' + b"9" * 4301 + b"}", "4300 digits"),
+    (b'{"a": -' + b"9" * 4301 + b"}", "4300 digits"),
     (nested(MAX_DEPTH + 1), "64 levels"),
     (nested(100_000), "64 levels"),
     (b"[" * 100_000, "64 levels"),

@@ -140,6 +140,18 @@ def test_a_body_over_the_limit_is_refused_by_its_length(quick: Served) -> None:
     assert answer.error["message"] == "request body is over 4194304 bytes"
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+def test_a_body_of_parts_is_refused_and_any_other_is_json(quick: Served, path: str) -> None:
+    body = {"model": quick.model.name, "prompt": "T", "max_tokens": 1}
+    for kind in ("application/x-www-form-urlencoded", "text/plain", "x/multipart"):
+        assert quick.ask("POST", path, body, {"Content-Type": kind}).status == 200
+    for kind in ("multipart/form-data; boundary=a", "Multipart/mixed"):
+        answer = quick.ask("POST", path, body, {"Content-Type": kind})
+        assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
+        assert answer.headers["x-should-retry"] == "false"
+        assert answer.headers["accept-encoding"].startswith("gzip, deflate")
+
+
 def test_a_large_body_is_read_on_a_thread(quick: Served) -> None:
     assert quick.chat(max_tokens=1, padding="x" * 100_000).status == 200
     assert quick.ask("POST", CHAT, b"x" * 100_000).error["code"] == "invalid_json"

@@ -1,5 +1,6 @@
 """Records and metrics: one record a request, no text in it, numbers that only grow."""
 
+import errno
 import json
 import socket
 import threading
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import CHAT, Served, serving
+from served import CHAT, COMPLETIONS, Served, serving
 
 from caldrix.api import metrics
 from caldrix.api.metrics import Counter, Histogram
@@ -82,6 +83,19 @@ def test_a_query_out_of_range_is_refused(quick: Served, query: str) -> None:
     assert quick.get(f"/debug/requests?{query}").status == (200 if query == "limit=" else 400)
 
 
+def test_a_state_that_there_is_not_is_refused_before_there_are_records(quick_path: Path) -> None:
+    with serving(quick_path) as served:
+        assert served.get("/debug/requests?state=other").status == 400
+        assert served.get("/debug/requests?state=queued").json["requests"] == []
+
+
+def test_a_record_is_found_by_an_escaped_id(quick_path: Path) -> None:
+    with serving(quick_path) as served:
+        body = {"model": served.model.name, "prompt": "T", "max_tokens": 1}
+        served.ask("POST", "/v1/completions", body, {"X-Request-Id": "job:7"})
+        assert served.get("/debug/requests/job%3A7").json["request_id"] == "job:7"
+
+
 def test_a_running_request_is_seen(endless: Served) -> None:
     thread = threading.Thread(target=lambda: endless.chat(max_tokens=3000))
     thread.start()
@@ -96,6 +110,7 @@ def test_a_running_request_is_seen(endless: Served) -> None:
     assert slots[0]["is_processing"] is True
     assert slots[0]["request_id"] == running[0]["id"]
     assert (full.status, full.error["code"]) == (503, "queue_full")
+    assert 1 <= int(full.headers["retry-after"]) <= 30
     while endless.get("/slots").json[0]["state"] != "idle":  # when the step in flight is over
         pass
     assert endless.get("/slots?fail_on_no_slot=1").status == 200
@@ -165,13 +180,48 @@ def test_values_have_the_names_of_other_servers_too(quick_path: Path) -> None:
     assert "llamacpp:" not in plain
 
 
+def test_without_descriptors_the_rest_is_told(
+    quick: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(path: str) -> list[str]:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("caldrix.api.metrics.os.listdir", none_left)
+        answer = quick.get("/metrics")
+    assert answer.status == 200
+    assert b"process_cpu_seconds_total" in answer.body
+    assert b"process_open_fds" not in answer.body
+
+
 def test_bytes_that_were_no_request_are_counted(quick_path: Path) -> None:
     with serving(quick_path) as served:
         with socket.create_connection(("127.0.0.1", served.server.port)) as client:
             client.sendall(b"nonsense\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 400")
-        found = served.get("/metrics").body.decode()
-    assert "caldrix_http_parse_errors_total{kind=" in found
+        with socket.create_connection(("127.0.0.1", served.server.port)) as client:
+            client.sendall(b"GET /hea")
+        text = ""
+        while "client_closed" not in text:
+            text = served.get("/metrics").body.decode()
+    assert 'caldrix_http_parse_errors_total{kind="request_line"} 1' in text
+
+
+def test_a_client_that_leaves_a_reply_is_no_parse_error(endless_path: Path) -> None:
+    with serving(endless_path, context=4096) as served:
+        for stream in (True, False):
+            body = {"model": served.model.name, "prompt": "A", "max_tokens": -1, "stream": stream}
+            data = json.dumps(body).encode()
+            head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+            with socket.create_connection(("127.0.0.1", served.server.port)) as client:
+                client.sendall(head.encode() + data)
+                while not served.get("/debug/requests?state=running").json["requests"]:
+                    pass
+            while served.get("/debug/requests?state=running").json["requests"]:
+                pass
+        text = served.get("/metrics").body.decode()
+    assert 'outcome="cancelled"} 2' in text
+    assert "parse_errors_total{" not in text
 
 
 def test_the_text_format() -> None:
