@@ -50,6 +50,7 @@ def guarded(quick_path: Path) -> Iterator[Served]:
         (("https://a.example",), "http://localhost", False),
         (("HTTPS://A.example:443",), "https://a.example", True),
         (("http://[::1]:3000", "chrome-extension://abc"), "chrome-extension://abc", True),
+        (("app://Notes",), "app://Notes", True),
         (("https://a.example",), "https://a.example:8443", False),
         (("https://a.example",), "http://a.example", False),
         (("https://a.example",), "https://a.example, https://a.example", False),
@@ -178,6 +179,21 @@ def test_a_right_key_is_one_however_its_letters_are_sent(
         assert guarded.get("/v1/models", **{name: scheme + value}).status == 200
 
 
+def test_a_key_may_end_with_what_unicode_calls_a_space() -> None:
+    access = Access(keys=("a\u00a0",))
+    access.check(head(x_api_key="a\xc2\xa0"), is_open=False)
+    with pytest.raises(ApiError):
+        access.check(head(x_api_key="a"), is_open=False)
+
+
+def test_a_wrong_key_and_none_are_told_apart(guarded: Served) -> None:
+    for headers in ({}, {"x-api-key": ""}, {"authorization": "Basic eA=="}):
+        message = guarded.get("/v1/models", **headers).error["message"]
+        assert message.startswith("this server asks for an API key; ")
+    wrong = guarded.get("/v1/models", **{"x-api-key": "secret"}).error["message"]
+    assert wrong == "the API key is wrong; send it as Authorization: Bearer KEY"
+
+
 def test_a_key_from_a_command_line_may_be_any_bytes() -> None:
     access = Access(keys=("\udcff\udcfe",))
     access.check(head(x_api_key="\xff\xfe"), is_open=False)
@@ -196,7 +212,9 @@ def test_some_routes_need_no_key(guarded: Served) -> None:
 
 
 def test_keys_are_never_shown() -> None:
-    assert "hidden" not in repr(Settings(access=Access(keys=("hidden-key",))))
+    shown = repr(Settings(access=Access(keys=("hidden-key",))))
+    assert "hidden" not in shown
+    assert "digest" not in shown
 
 
 @pytest.mark.parametrize("key", ["", "  ", "a\nb", "a\0", "\ud800"])
@@ -254,6 +272,7 @@ def test_a_request_for_another_host_is_refused_before_its_key_is_looked_at(
         assert answer.headers["access-control-allow-origin"] == ORIGIN["Origin"]
     for path in ("/health", "/livez", "/readyz"):  # whoever probes them, under whatever name
         assert guarded.get(path, **rebound).status == 200
+        assert guarded.ask("OPTIONS", path, headers=rebound).status == 204
     assert guarded.get("/v1/models", Host="box.example:1", **{"x-api-key": "one"}).status == 200
 
 
@@ -304,6 +323,8 @@ def test_the_first_check_that_fails_answers(
     }
     answer: Answer = guarded.ask(method, path, headers={**bad, **headers})
     assert answer.status == status
+    allowed = answer.headers.get("access-control-allow-origin")
+    assert allowed == headers.get("Origin")  # whichever check it was
     if status == 403:
         code = "cross_site_request" if "Host" in headers else "host_not_allowed"
         assert answer.error["code"] == code

@@ -100,6 +100,12 @@ def test_what_is_no_request_leaves_a_line_without_its_bytes(logged: Served, line
         assert said[5].startswith("req-")
 
 
+def test_what_is_not_answered_leaves_no_line(logged: Served, lines: Lines) -> None:
+    assert raw(logged, b"\x16\x03\x01") == b""  # TLS, which has a line of its own
+    logged.get("/health")
+    assert lines.next()[1] == "/health"
+
+
 def test_a_client_that_leaves_is_a_499(logged: Served, lines: Lines) -> None:
     head = (
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nx-api-key: key\r\nContent-Length: 9\r\n\r\n"

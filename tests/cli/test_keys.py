@@ -1,6 +1,7 @@
 """Where the keys of a server come from, and what is refused or warned of without showing one."""
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +57,17 @@ def test_a_pipe_will_do(capfd: pytest.CaptureFixture[str]) -> None:
     os.close(writer)
     assert given("--api-key-file", f"/dev/fd/{reader}") == ("one", "two")
     os.close(reader)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_named_pipe_is_nobody_elses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    path.chmod(0o644)
+    writer = threading.Thread(target=path.write_text, args=["one"])
+    writer.start()
+    assert given("--api-key-file", str(path)) == ("one",)
+    writer.join()
     assert capfd.readouterr().err == ""
 
 

@@ -1,8 +1,10 @@
 """Stderr while a server runs: whoever reads it slowly, or not at all, holds nobody up."""
 
 import os
+import select
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -71,6 +73,14 @@ def test_a_reader_that_sleeps_loses_lines_and_is_told_how_many(
     monkeypatch: pytest.MonkeyPatch, blocking: bool
 ) -> None:
     monkeypatch.setattr(stderr, "MAX_WAITING", 300)
+    n_waits = 0
+
+    def counted(*lists: list[int]) -> object:
+        nonlocal n_waits
+        n_waits += 1
+        return select.select(*lists)
+
+    monkeypatch.setattr(stderr, "select", types.SimpleNamespace(select=counted))
     with pipe_as_stderr(monkeypatch, blocking=blocking) as reader:
         n_bytes = fill(sys.stderr.fileno())
         with steady_stderr():
@@ -87,6 +97,7 @@ def test_a_reader_that_sleeps_loses_lines_and_is_told_how_many(
     assert 300 <= len(kept) <= 301  # one is with the thread
     assert told == f"caldrix: {1000 - len(kept)} lines are lost: nobody read stderr"
     assert last == "caldrix: back again"
+    assert (n_waits > 0) is not blocking  # or else the thread would spin
 
 
 def test_a_reader_that_never_wakes_does_not_hold_up_the_end(
