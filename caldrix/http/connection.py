@@ -261,11 +261,15 @@ class Connection(asyncio.BufferedProtocol):
         self._listen()
         if coding is not None:
             body = await asyncio.to_thread(decode, coding, body, endpoint.max_body_bytes)
-        answer = await self._call(endpoint, Request(head, body))
-        if self._shared.is_stopping:
-            reply.idle_s = None
-        await reply.send(answer)
+        await self._send(await self._call(endpoint, Request(head, body)))
         return self._after()
+
+    async def _send(self, response: Response | StreamResponse) -> None:
+        """A server that is stopping says that the connection ends, unless the next request is here
+        already."""
+        if self._shared.is_stopping and not self._reader.n_buffered:
+            self._reply.idle_s = None
+        await self._reply.send(response)
 
     def _listen(self) -> None:
         """Goes on reading while the request is answered, to learn that the client left: it may
@@ -331,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
         is_small = declared is not None and declared <= self._limits.kept_body_bytes
         if not is_small or (declared and "expect" in dict(head.headers)):
             self._reply.idle_s = None
-        await self._reply.send(refusal)
+        await self._send(refusal)
         if self._reply.idle_s is None:
             return _Next.LINGER
         try:

@@ -24,24 +24,43 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets the connection
 
 
 class ServerProcess:
-    """`faults` as in faulty_server.py; killed at the end of the `with` block if it still runs."""
+    """`faults` as in faulty_server.py; killed at the end of the `with` block if it still runs.
+
+    `port`, a free one, is for those who do not wait until it serves.
+    """
 
     def __init__(
-        self, model: Path, *flags: str, faults: dict[str, Any] | None = None, n_files: int = 0
+        self,
+        model: Path | str,
+        *flags: str,
+        faults: dict[str, Any] | None = None,
+        n_files: int = 0,
+        port: int = 0,
     ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed in __exit__)
         command = [sys.executable, str(FAULTY), json.dumps(faults or {}), str(model)]
-        command += ["--threads", "1", *([] if "--port" in flags else ["--port", "0"]), *flags]
+        command += ["--threads", "1", "--port", str(port), *flags]
         self.process = subprocess.Popen(
             command,
             stderr=self._errors,
             preexec_fn=(lambda: limit_files(n_files)) if n_files else None,
         )
-        self.name = model.name
+        self.name = model if isinstance(model, str) else model.name
         self._clients: list[socket.socket] = []
+        self.port = port
+        if not port:
+            self.wait_until_it_serves()
+
+    def wait_until_it_serves(self) -> None:
         wait_until(lambda: "serving" in self.stderr() or self.process.poll() is not None)
         assert self.process.poll() is None, self.stderr()
         self.port = int(self.stderr().splitlines()[-1].rsplit(":", 1)[1])
+
+    def wait_until_it_loads(self) -> None:
+        """Until the address is answered, by which the model must not be ready yet."""
+        wait_until(lambda: accepts(self.port) or self.process.poll() is not None)
+        assert self.process.poll() is None, self.stderr()
+        assert self.get("/health")[1]["status"] == "loading"
 
     def stderr(self) -> str:
         size = os.fstat(self._errors.fileno()).st_size
@@ -122,6 +141,17 @@ class ServerProcess:
     def is_idle(self) -> bool:
         names = ("caldrix_requests_running", "caldrix_requests_waiting")
         return not any(self.gauge(name) for name in names)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def limit_files(n_files: int) -> None:

@@ -8,18 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from server_process import ServerProcess, wait_until, whole_answer
+from server_process import ServerProcess, accepts, events, wait_until, whole_answer
 
 pytestmark = pytest.mark.slow
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 0}
 FAULTS = {"decode_s": 0.01, "prefill_s": 0.2}
 LONG = "word " * 380  # 1,900 tokens
-
-
-def accepts(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def idle(server: ServerProcess) -> list[socket.socket]:
@@ -74,7 +69,8 @@ def test_a_signal_ends_the_server_and_the_port_is_free_at_once(
         for client in clients:  # nobody is left without an end
             while client.recv(1 << 16):
                 pass
-        with ServerProcess(abc, "--port", str(server.port)) as again:
+        with ServerProcess(abc, port=server.port) as again:
+            again.wait_until_it_serves()
             assert again.ask(again.body(3))[0] == 200
 
 
@@ -127,3 +123,43 @@ def test_a_terminal_that_closes_does_not_end_the_server(abc: Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         assert server.ask(server.body(3))[0] == 200
         server.stops()
+
+
+def test_what_outlasts_the_drain_timeout_is_cut(abc: Path, tmp_path: Path) -> None:
+    """Whole replies and streams are told why, and the telemetry log has them all."""
+    log = tmp_path / "log"
+    flags = ("--ctx", "4096", "--drain-timeout", "0.3", "--telemetry-log", str(log))
+    for stream in (True, False):
+        with ServerProcess(abc, *flags, faults=FAULTS) as server:
+            running, waiting = server.connect(), server.connect()
+            running.sendall(server.body(3000, stream=stream))
+            wait_until(lambda: server.gauge("caldrix_requests_running"))
+            waiting.sendall(server.body(5))
+            wait_until(lambda: server.gauge("caldrix_requests_waiting"))
+            server.process.send_signal(signal.SIGTERM)
+            assert server.ends(4) == 0
+            status, cut = whole_answer(running)
+            if stream:
+                assert status == 200
+                cut = events(cut)[-1]
+            else:
+                assert status == 503
+            assert cut["error"]["code"] == "shutting_down"
+            status, refused = whole_answer(waiting)
+            assert (status, refused["error"]["code"]) == (503, "shutting_down")
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    ends = [(record["status"], record["error_code"]) for record in records]
+    assert sorted(ends) == [(200, "shutting_down"), *[(503, "shutting_down")] * 3]
+
+
+def test_a_request_on_an_open_connection_is_refused_while_others_finish(abc: Path) -> None:
+    with ServerProcess(abc, faults=FAULTS) as server:
+        running = server.connect()
+        running.sendall(server.body(100, stream=True) + server.body(5))
+        wait_until(lambda: server.gauge("caldrix_requests_running"))
+        server.process.send_signal(signal.SIGTERM)
+        first, second = running.makefile("rb").read().split(b"HTTP/1.1 503 ")
+        assert first.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert b"Connection: close" in second
+        assert b'"code":"shutting_down"' in second
+        assert server.ends(5) == 0

@@ -267,6 +267,26 @@ def test_a_running_request_is_finished_and_its_connection_closed() -> None:
     run(test())
 
 
+def test_a_request_behind_a_running_one_is_answered_before_the_end() -> None:
+    async def test() -> None:
+        held = Held()
+        async with serving(App(held=held)) as served:
+            client = await hold(served, held)
+            await client.send(b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n")
+            await (await served.connect()).get()  # by now it is here
+            down = asyncio.create_task(served.server.shutdown(1000))
+            await until(lambda: served.server._shared.is_stopping)
+            held.release.set()
+            for body, ending in ((b"late", "keep-alive"), (b"GET /next ", "close")):
+                got = await client.response()
+                assert (got.body, got.headers["connection"]) == (body, ending)
+            assert await client.rest() == b""
+            async with asyncio.timeout(PATIENCE_S):
+                await down
+
+    run(test())
+
+
 def test_what_outlasts_the_grace_is_cancelled() -> None:
     async def test() -> None:
         held = Held()
