@@ -21,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "http"))
 from reading import Read, read_all
 from serving import PATIENCE_S, App, Client, run, serving
 
+from caldrix.http.grammar import parse_target
+
 SEARCH = int(os.environ.get("CALDRIX_FUZZ", "0"))
 ALLOWED = {400, 404, 405, 408, 413, 414, 417, 431, 501, 505}
 
@@ -215,12 +217,12 @@ def test_boundaries_are_those_of_h11_over_many_requests() -> None:
 # h11 as the client of a real server
 
 
-async def answers(client: Client, data: bytes) -> tuple[list[int], bool]:
-    """The statuses h11 reads in reply to `data`, and whether the last answer is whole."""
+async def answers(client: Client, data: bytes) -> tuple[list[tuple[int, bytes]], bool]:
+    """Status and body of what h11 reads in reply to `data`, and whether the last one is whole."""
     client.writer.write(data)
     client.half_close()
     raw = await client.rest()
-    statuses: list[int] = []
+    found: list[tuple[int, bytes]] = []
     while raw:
         reader = h11.Connection(h11.CLIENT)
         reader.send(h11.Request(method="GET", target="/", headers=[("Host", "a")]))
@@ -228,11 +230,14 @@ async def answers(client: Client, data: bytes) -> tuple[list[int], bool]:
         reader.receive_data(raw)
         while not isinstance(event := reader.next_event(), h11.EndOfMessage):
             if isinstance(event, h11.Response):
-                statuses.append(event.status_code)
+                found.append((event.status_code, b""))
+            elif isinstance(event, h11.Data):
+                status, body = found.pop()
+                found.append((status, body + bytes(event.data)))
             elif event is h11.NEED_DATA:
-                return statuses, ends_here(reader)
+                return found, ends_here(reader)
         raw = reader.trailing_data[0]
-    return statuses, True
+    return found, True
 
 
 def ends_here(reader: h11.Connection) -> bool:
@@ -244,6 +249,15 @@ def ends_here(reader: h11.Connection) -> bool:
         return False
 
 
+THREE = b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+
+
+def answer_to(method: str, target: str, body: bytes) -> bytes:
+    """What the application answers; THREE to a request for that."""
+    path = parse_target(method, target)[1]
+    return THREE if path == "/three" else f"{method} {path} ".encode() + body
+
+
 def check_server(first: int, n: int) -> None:
     async def test() -> None:
         app = App()
@@ -252,8 +266,16 @@ def check_server(first: int, n: int) -> None:
                 data, n_requests = drawn(seed)
                 client = Client(*await asyncio.open_connection(served.host, served.port))
                 async with asyncio.timeout(PATIENCE_S):
-                    statuses, is_whole = await answers(client, data)
+                    found, is_whole = await answers(client, data)
                 await client.close()
+                statuses = [status for status, _ in found]
+                # Every answer is the one to the request that h11 reads in that place.
+                messages = theirs(data)
+                for at, (status, echoed) in enumerate(found):
+                    if status == 200:
+                        wanted = answer_to(*messages[at])
+                        is_cut = wanted == THREE and at == len(found) - 1  # perhaps
+                        assert echoed == wanted[: len(echoed) if is_cut else None], (seed, data)
                 if not is_whole:  # a stream for a client that is gone, as half-closing says
                     last = app.exchanges[-1]
                     assert (last.status, last.error) == (499, "left"), (seed, data)
@@ -388,6 +410,8 @@ def odd_chunks() -> Iterator[bytes]:
         yield from (b"4;a" + end + b"abcd\r\n0\r\n\r\n", b"4\r\nabcd\r\n0" + end + b"\r\n")
         yield b"4\r\nabcd\r\n0\r\nX: y" + end + b"\r\n"
     yield from (b"0x4\r\nabcd\r\n", b"10000000000000004\r\nabcd\r\n", b"\r\n4\r\nabcd\r\n")
+    for wrapped in (b"100000004", b"ffffffff00000004", b"00000000000000004"):
+        yield wrapped + b"\r\nabcd\r\n0\r\n\r\n"
     yield from (
         b"4\r\nabc\r\n0\r\n\r\n",
         b"4\r\nabcde\r\n0\r\n\r\n",

@@ -1,7 +1,9 @@
 """The reader over tables of bytes, whole and cut everywhere; the head of an answer."""
 
+from collections.abc import Callable
+
 import pytest
-from reading import read_all, ways_to_cut
+from reading import MAX_BODY, read_all, ways_to_cut
 
 from caldrix.http.protocol import Limits, RequestError, RequestReader
 
@@ -30,6 +32,11 @@ ACCEPTED: dict[str, tuple[bytes, list[tuple[str, str, bytes]], bool]] = {
     ),
     "length with leading zeros": (
         b"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 0005\r\n\r\nhello",
+        [("POST", "/p", b"hello")],
+        True,
+    ),
+    "length with more zeros than a number has digits": (
+        b"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"0" * 30 + b"5\r\n\r\nhello",
         [("POST", "/p", b"hello")],
         True,
     ),
@@ -141,6 +148,7 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "chunk size after a space": (CHUNKED + b" 2\r\nhi\r\n", 400),
     "chunk size of 17 digits": (CHUNKED + b"00000000000000002\r\n", 400),
     "chunk size of 2^64 - 1": (CHUNKED + b"ffffffffffffffff\r\n", 413),
+    "chunk size of 2^32 + 2": (CHUNKED + b"100000002\r\nhi\r\n0\r\n\r\n", 413),
     "chunks over the limit": (CHUNKED + b"3e8\r\n" + b"x" * 1000 + b"\r\n1\r\n", 413),
     "chunk longer than its size": (CHUNKED + b"2\r\nhix\r\n", 400),
     "chunk line ends with LF": (CHUNKED + b"2\nhi\r\n", 400),
@@ -214,6 +222,60 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "headers too large": (POST + (b"X: " + b"b" * 9000 + b"\r\n") * 8, 431),
     "tls": (b"\x16\x03\x01\x02\x00\x01", 400),
 }
+
+
+def line_of(n: int) -> bytes:
+    """A request whose first line has `n` bytes."""
+    return b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n" % (b"x" * (n - 14))
+
+
+def block_of(n: int) -> bytes:
+    """A request whose header lines have `n` bytes together."""
+    lines, n_left = HOST, n - len(HOST)
+    while n_left > 16_000:
+        lines, n_left = lines + header_of(8000), n_left - 8002
+    return b"GET / HTTP/1.1\r\n" + lines + header_of(n_left - 2) + b"\r\n"
+
+
+def header_of(n: int) -> bytes:
+    return b"X: %b\r\n" % (b"y" * (n - 3))
+
+
+# name -> a request of a size, the largest size, the status of one more
+EDGES: dict[str, tuple[Callable[[int], bytes], int, int]] = {
+    "request line": (line_of, 8192, 414),
+    "method": (lambda n: b"A" * n + b" / HTTP/1.1\r\nHost: a\r\n\r\n", 32, 400),
+    "header line": (lambda n: POST + header_of(n) + b"\r\n", 16_384, 431),
+    "header block": (block_of, 65_536, 431),
+    "headers": (lambda n: POST + b"a: b\r\n" * (n - 1) + b"\r\n", 128, 431),
+    "empty lines": (lambda n: b"\r\n" * n + POST + b"\r\n", 4, 400),
+    "body": (lambda n: POST + b"Content-Length: %d\r\n\r\n" % n + b"x" * n, MAX_BODY, 413),
+    "chunk": (lambda n: CHUNKED + b"%x\r\n" % n + b"x" * n + b"\r\n0\r\n\r\n", MAX_BODY, 413),
+    "chunks": (lambda n: CHUNKED + b"1\r\nx\r\n" * n + b"0\r\n\r\n", MAX_BODY, 413),
+    "digits": (lambda n: CHUNKED + b"2".zfill(n) + b"\r\nhi\r\n0\r\n\r\n", 16, 400),
+    "extension": (lambda n: CHUNKED + b"2;" + b"a" * (n - 1) + b"\r\nhi\r\n0\r\n\r\n", 256, 400),
+    # Of their own, whatever the headers had.
+    "trailer line": (lambda n: full_head() + b"0\r\n" + header_of(n) + b"\r\n", 16_384, 400),
+    "trailers": (lambda n: full_head() + b"0\r\n" + b"a: b\r\n" * n + b"\r\n", 128, 400),
+}
+
+
+def full_head() -> bytes:
+    """The head of a chunked request with as many header lines as there may be."""
+    return POST + b"a: b\r\n" * 126 + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_exactly_the_limit_is_read_and_one_more_refused(name: str) -> None:
+    make, limit, status = EDGES[name]
+    for data in (make(limit), make(limit + 1)):
+        for pieces in ([data], [data[i : i + 1000] for i in range(0, len(data), 1000)]):
+            read = read_all(pieces)
+            if data == make(limit):
+                assert (read.n_whole, read.error) == (1, None)
+            else:
+                assert read.error is not None
+                assert read.error.http_status == status
 
 
 def pieces_of(data: bytes) -> list[list[bytes]]:
