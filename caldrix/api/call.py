@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from caldrix.api import generation
-from caldrix.api.choices import Job, Plan
+from caldrix.api.choices import Draft, Job
 from caldrix.api.fields import Fields
 from caldrix.api.json_body import LARGE_BYTES, check_media_type, parse_object
 from caldrix.api.records import Record, Records
@@ -79,16 +79,16 @@ class Call:
             generation.model_name(fields, self.service.name, model_not_found)
         return fields
 
-    async def encode(self, work: Callable[[], Value]) -> Value:
-        """Template and tokenizer, on a thread."""
+    async def prepare(self, work: Callable[[], Value]) -> Value:
+        """Fields, template, tokenizer and the choices to come, on a thread: each may be long."""
         started = time.monotonic()
         value = await self.service.off_loop(work)
         self.record.tokenize_s = time.monotonic() - started
         return value
 
-    def admit(self, plan: Plan) -> Job:
+    def admit(self, draft: Draft) -> Job:
         """Takes a place in the queue, or refuses."""
         self.record.queue_position = self.service.engine.n_waiting
-        job = Job(self.service, plan)
+        job = Job(self.service, draft)
         self.record.job = job
         return job

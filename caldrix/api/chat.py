@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from caldrix.api import generation, prompts, thinking
 from caldrix.api.call import Call
-from caldrix.api.choices import Delta, Ended, Event, Opened, Plan
+from caldrix.api.choices import Delta, Draft, Ended, Event, Opened, Plan, draft
 from caldrix.api.fields import Fields
 from caldrix.api.logprobs import chat_logprobs
 from caldrix.api.messages import Message, messages
@@ -36,21 +36,24 @@ class ChatFields:
 async def chat(call: Call) -> Response | StreamResponse:
     service = call.service
     fields = await call.body()
-    request = read(fields, service)
-    call.ignored = fields.ignored
-
-    def encode() -> prompts.Prompt:
-        return prompts.chat_prompt(
-            service.model, request.messages, request.variables, request.continues
-        )
-
-    prompt = await call.encode(encode)
-    plan = Plan((prompt,), request.options, "chatcmpl-", "messages", notes=notes(service))
-    job = call.admit(plan)
-    shape = ChatShape(service, plan, request.splits_thinking)
-    if request.options.streaming.is_on:
+    drafted, splits = await call.prepare(lambda: _draft(call, fields))
+    job = call.admit(drafted)
+    shape = ChatShape(service, job.plan, splits)
+    if job.plan.options.streaming.is_on:
         return stream(job, shape, service.settings.ping_interval_s)
     return await answer(job, shape, call.gone)
+
+
+def _draft(call: Call, fields: Fields) -> tuple[Draft, bool]:
+    """And whether thinking is shown apart."""
+    service = call.service
+    request = read(fields, service)
+    call.ignored = fields.ignored
+    prompt = prompts.chat_prompt(
+        service.model, request.messages, request.variables, request.continues
+    )
+    plan = Plan((prompt,), request.options, "chatcmpl-", "messages", notes=notes(service))
+    return draft(service, plan), request.splits_thinking
 
 
 def notes(service: Service) -> tuple[tuple[str, str], ...]:

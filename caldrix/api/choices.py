@@ -14,6 +14,7 @@ from caldrix.api.refusals import ApiError
 from caldrix.api.service import Service
 from caldrix.engine.generate import TextStream
 from caldrix.engine.generation import Generation
+from caldrix.engine.sampler import LogitBias
 from caldrix.engine.sequence import CancelReason, FinishReason, Request, SequenceStatus
 from caldrix.engine.telemetry import Timings
 from caldrix.errors import EngineError
@@ -101,16 +102,54 @@ class Usage:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A request that has all it needs but its place in the queue."""
+
+    plan: Plan
+    streams: list[TextStream]  # one for each choice
+
+
+def draft(service: Service, plan: Plan) -> Draft:
+    """Checks every choice and makes its stream; on any thread. Raises what the engine refuses."""
+    bias = LogitBias(dict(plan.options.logit_bias))
+    ends = service.model.eos_token_ids | plan.end_ids
+    requests = (_request(service, plan, index, bias, ends) for index in range(plan.n_choices))
+    return Draft(plan, service.prepare(requests, plan.options.stops, plan.param))
+
+
+def _request(
+    service: Service, plan: Plan, index: int, bias: LogitBias, ends: frozenset[int]
+) -> Request:
+    options = plan.options
+    return Request(
+        plan.prompt_of(index).ids,
+        options.sampling.of_choice(index % options.n),
+        options.max_tokens,
+        options.stop_token_ids,
+        eos_token_ids=ends,
+        ignore_eos=options.ignore_eos,
+        min_tokens=options.min_tokens,
+        logit_bias=bias,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        n_logprobs=options.n_logprobs,
+        echo_logprobs=plan.scores_prompt,
+        use_cache=options.use_cache and service.settings.prefix_cache,
+        deadline_s=service.settings.deadline_s,
+    )
+
+
 class Job:
     """One request from its place in the queue to its last token."""
 
-    def __init__(self, service: Service, plan: Plan) -> None:
+    def __init__(self, service: Service, draft: Draft) -> None:
         """Takes the place; raises what admission refuses."""
-        self._service = service
-        self.plan = plan
-        self.id = f"{plan.prefix}{service.next_number}"
-        requests = [self._request(index) for index in range(plan.n_choices)]
-        self._streams = service.submit(requests, plan.options.stops, plan.param)
+        self.service = service
+        self.plan = draft.plan
+        self.id = f"{draft.plan.prefix}{service.next_number}"
+        self._streams = draft.streams
+        service.submit(self._streams, self.id)
         service.admit()
         self.created = int(time.time())
 
@@ -119,26 +158,6 @@ class Job:
         self.error_code: str | None = None
         self.reasons: list[str] = []  # of the choices that are complete
         self._counted = Usage(0, 0, 0)  # the choices that are complete
-
-    def _request(self, index: int) -> Request:
-        plan, options = self.plan, self.plan.options
-        return Request(
-            plan.prompt_of(index).ids,
-            options.sampling.of_choice(index % options.n),
-            options.max_tokens,
-            options.stop_token_ids,
-            eos_token_ids=self._service.model.eos_token_ids | plan.end_ids,
-            ignore_eos=options.ignore_eos,
-            min_tokens=options.min_tokens,
-            logit_bias=dict(options.logit_bias),
-            presence_penalty=options.presence_penalty,
-            frequency_penalty=options.frequency_penalty,
-            n_logprobs=options.n_logprobs,
-            echo_logprobs=plan.scores_prompt,
-            use_cache=options.use_cache and self._service.settings.prefix_cache,
-            deadline_s=self._service.settings.deadline_s,
-            label=self.id,
-        )
 
     def cancel(self) -> None:
         """Ends the reply now; no effect on one that has ended."""
@@ -151,7 +170,7 @@ class Job:
 
     @property
     def model_name(self) -> str:
-        return self._service.name
+        return self.service.name
 
     @property
     def _current(self) -> Generation:
@@ -217,7 +236,7 @@ class Job:
                 async for event in self._choice(index, stream):
                     yield event
         except EngineError as error:
-            raise self._failed(self._service.engine_error(error)) from None
+            raise self._failed(self.service.engine_error(error)) from None
         except ApiError as error:
             raise self._failed(error) from None
         finally:
@@ -263,4 +282,4 @@ class Job:
         if self.plan.scores_prompt:
             has_text = len(generation.prompt_logprobs) == generation.n_prompt
         if not has_text:
-            raise self._service.deadline_error(generation.has_started)
+            raise self.service.deadline_error(generation.has_started)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from caldrix.api import generation, prompts
 from caldrix.api.call import Call
-from caldrix.api.choices import Delta, Ended, Event, Opened, Plan
+from caldrix.api.choices import Delta, Draft, Ended, Event, Opened, Plan, draft
 from caldrix.api.fields import Fields
 from caldrix.api.logprobs import CompletionLogprobs, Lists
 from caldrix.api.refusals import unsupported, unsupported_value, wrong_type, wrong_value
@@ -32,30 +32,28 @@ class CompletionFields:
 async def completions(call: Call) -> Response | StreamResponse:
     service = call.service
     fields = await call.body()
-    encoded, request = await call.encode(lambda: _read_all(fields, service))
+    job = call.admit(await call.prepare(lambda: _draft(call, fields)))
+    shape = CompletionShape(service, job.plan)
+    if job.plan.options.streaming.is_on:
+        return stream(job, shape, service.settings.ping_interval_s)
+    return await answer(job, shape, call.gone)
+
+
+def _draft(call: Call, fields: Fields) -> Draft:
+    """A prompt in strings is encoded after every field has been read."""
+    service = call.service
+    request = read(fields, service)
     call.ignored = fields.ignored
     infill = service.model.infill
     plan = Plan(
-        encoded,
+        prompts.completion_prompts(fields, service.model, request.suffix),
         request.options,
         "cmpl-",
         "prompt",
         echo=request.echo,
         end_ids=infill.end_ids if infill and request.suffix else frozenset(),
     )
-    job = call.admit(plan)
-    shape = CompletionShape(service, plan)
-    if request.options.streaming.is_on:
-        return stream(job, shape, service.settings.ping_interval_s)
-    return await answer(job, shape, call.gone)
-
-
-def _read_all(
-    fields: Fields, service: Service
-) -> tuple[tuple[prompts.Prompt, ...], CompletionFields]:
-    """A prompt in strings is encoded after every field has been read."""
-    request = read(fields, service)
-    return prompts.completion_prompts(fields, service.model, request.suffix), request
+    return draft(service, plan)
 
 
 def read(f: Fields, service: Service) -> CompletionFields:

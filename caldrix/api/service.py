@@ -6,7 +6,7 @@ loading and draining before the queue, the queue before anything else. Knows no 
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,7 +23,7 @@ from caldrix.api.refusals import (
     unavailable,
 )
 from caldrix.engine.engine import Engine
-from caldrix.engine.generate import TextStream, stream_all
+from caldrix.engine.generate import TextStream, prepare_all
 from caldrix.engine.load import LoadedModel
 from caldrix.engine.sequence import Request, SamplingParams
 from caldrix.engine.telemetry import Level, Telemetry
@@ -84,19 +84,24 @@ class Service:
         """Runs what may take longer than a few milliseconds on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def submit(
-        self, requests: Sequence[Request], stops: tuple[str, ...], param: str
+    def prepare(
+        self, requests: Iterable[Request], stops: tuple[str, ...], param: str
     ) -> list[TextStream]:
-        """Puts the choices of one request in the engine's queue, or refuses as the API does."""
+        """The choices of one request, checked; on any thread. Refuses as the API does."""
+        try:
+            return prepare_all(self.engine, self.model.tokenizer, requests, stops)
+        except RefusedError as error:
+            raise from_library(error, param) from None
+
+    def submit(self, streams: Sequence[TextStream], label: str) -> None:
+        """Puts them in the engine's queue, or refuses."""
         self._check_open()
         try:
-            return stream_all(self.engine, self.model.tokenizer, requests, stops)
+            self.engine.enqueue([stream.generation for stream in streams], label)
         except BusyError as error:
             raise queue_full(str(error), self.engine.retry_after_s()) from None
         except EngineError as error:
             raise self.engine_error(error) from None
-        except RefusedError as error:
-            raise from_library(error, param) from None
 
     @property
     def next_number(self) -> int:

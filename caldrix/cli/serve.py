@@ -149,6 +149,8 @@ def settings(line: CommandLine, log_file: "LineLog | None" = None) -> "Settings"
         sampling=sampling_params(sampling_values(line)),
         queue_depth=line["queue_depth"],
         ping_interval_s=line["sse_ping_interval"],
+        deadline_s=line["request_timeout"] or None,
+        prefix_cache=line["prefix_cache"] == "on",
         reasoning_format=line["reasoning_format"],
         access=Access(line["cors_origins"], server_keys(line), line["allowed_hosts"]),
         admission=line["admission"],

@@ -9,6 +9,7 @@ more.
 import asyncio
 import time
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 
 from caldrix import native
 from caldrix.engine.generation import Generation
@@ -17,6 +18,7 @@ from caldrix.engine.scheduler import Admission, Limits, Scheduler
 from caldrix.engine.sequence import (
     CancelReason,
     FinishReason,
+    Place,
     Request,
     Sequence,
     check_request,
@@ -130,33 +132,67 @@ class Engine:
         They take one place in the queue, and go one behind the other or, where there are free
         slots, together. All are refused when one is.
         """
-        self._check_running()
-        context, now = self._program.context, time.monotonic()
-        sequences, generations = [], []
-        for request in requests:
-            check_request(request, context, self._program.vocab_size)
-            woken = asyncio.Event()
-            sequence = new_sequence(request, context, now, woken.set)
-            sequence.on_finish = self.records.add
-            sequences.append(sequence)
-            generations.append(Generation(sequence, woken, self._finish, self._scheduler.n_before))
-        self._scheduler.add(*sequences)
-        for sequence in sequences:
-            if sequence.request.deadline_s is not None:
-                self._set_deadline(sequence, sequence.request.deadline_s)
-        self._has_work.set()
+        generations = self.prepare(requests)
+        self.enqueue(generations)
         return generations
 
-    def _set_deadline(self, sequence: Sequence, deadline_s: float) -> None:
-        reasons = FinishReason.CANCELLED, CancelReason.DEADLINE
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(deadline_s, self._finish, sequence, *reasons)
+    def prepare(self, requests: Iterable[Request]) -> list[Generation]:
+        """The first half of submit_all: the checks, and replies that are not yet in the queue.
+
+        Many requests or long ones take their time, and any thread may do this: nothing of the
+        engine is touched. Raises RefusedError.
+        """
+        context, vocab_size = self._program.context, self._program.vocab_size
+        end, n_before, on_finish = self._finish, self._scheduler.n_before, self.records.add
+        generations: list[Generation] = []
+        place, passed = Place(), None
+        for request in requests:
+            check_request(request, context, vocab_size, passed)
+            passed = request
+            sequence = new_sequence(request, context, place=place, on_finish=on_finish)
+            generations.append(Generation(sequence, end, n_before))
+        return generations
+
+    def enqueue(self, generations: Items[Generation], label: str | None = None) -> None:
+        """The other half: puts what `prepare` made in the queue, in one place.
+
+        `label` replaces those of the requests. Raises BusyError, or EngineError when the engine is
+        not running.
+        """
+        self._check_running()
+        now = time.monotonic()
+        sequences = [generation.sequence for generation in generations]
+        for sequence in sequences:
+            sequence.timings.queued_at = now
+            if label is not None:
+                sequence.label = label
+        self._scheduler.add(*sequences)
+        for deadline_s in {sequence.request.deadline_s for sequence in sequences} - {None}:
+            assert deadline_s is not None
+            self._set_deadline([s for s in sequences if s.request.deadline_s == deadline_s])
+        self._has_work.set()
+
+    def _set_deadline(self, sequences: list[Sequence]) -> None:
+        """One timer for all of them, which share their deadline."""
+        deadline_s, n_left = sequences[0].request.deadline_s, len(sequences)
+        assert deadline_s is not None
+        timer = asyncio.get_running_loop().call_later(deadline_s, self._expire, sequences)
 
         def ended(sequence: Sequence) -> None:
-            timer.cancel()
+            nonlocal n_left
+            n_left -= 1
+            if n_left == 0:
+                timer.cancel()
             self.records.add(sequence)
 
-        sequence.on_finish = ended
+        for sequence in sequences:
+            sequence.on_finish = ended
+
+    def _expire(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            reasons = FinishReason.CANCELLED, "", CancelReason.DEADLINE
+            self._scheduler.end(sequence, *reasons)
+        self._interrupt_if_wanted()
 
     def _check_running(self) -> None:
         if self._failure:
@@ -169,8 +205,9 @@ class Engine:
     def _finish(
         self, sequence: Sequence, reason: FinishReason, cancel_reason: CancelReason | None
     ) -> None:
-        self._scheduler.end(sequence, reason, cancel_reason=cancel_reason)
-        self._interrupt_if_wanted()
+        if not sequence.is_finished:
+            self._scheduler.end(sequence, reason, cancel_reason=cancel_reason)
+            self._interrupt_if_wanted()
 
     def _end(self, running: bool) -> None:
         for sequence in self._scheduler.sequences:

@@ -51,16 +51,14 @@ class Result:
 class _Reply:
     """What has been read of a generation so far."""
 
-    def __init__(
-        self, generation: Generation, tokenizer: PieceSource, stops: Sequence[str]
-    ) -> None:
+    def __init__(self, generation: Generation, tokenizer: PieceSource, stops: StopStrings) -> None:
         self.generation = generation
         self.token_ids: list[int] = []
         self.text: list[str] = []
         self.n_pushed = 0  # characters of the tokens so far, shown or not
         self.is_stopped = False  # by a stop string
         self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopStrings(stops)
+        self._stops = stops
 
     def push(self, token_id: int) -> str:
         """The text that is certain after one more token."""
@@ -157,21 +155,36 @@ class TextStream:
     Without it, a reply that is dropped is cancelled when Python frees this object.
     """
 
-    def __init__(self, reply: _Reply) -> None:
-        # The generator must not refer to this object: a cycle would put off its clean-up.
-        self._reply = reply
-        self._pieces = _pieces(reply)
-        self._with_tokens = _pieces_with_tokens(reply)
+    def __init__(self, generation: Generation, tokenizer: PieceSource, stops: StopStrings) -> None:
+        """What is used of `stops` is its strings."""
+        self.generation = generation
+        self._tokenizer = tokenizer
+        self._stops = stops
+        # Made when it is read: many streams may wait for one another. The generators must not refer
+        # to this object, since a cycle would put off its clean-up.
+        self._begun: _Reply | None = None
+        self._pieces: AsyncGenerator[str, None] | None = None
+        self._with_tokens: AsyncGenerator[TextPiece, None] | None = None
+
+    @property
+    def _reply(self) -> _Reply:
+        if self._begun is None:
+            self._begun = _Reply(self.generation, self._tokenizer, self._stops.fresh())
+        return self._begun
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self
 
     async def __anext__(self) -> str:
         """The next piece; a reply that ended with an error raises it after its text."""
+        if self._pieces is None:
+            self._pieces = _pieces(self._reply)
         return await self._pieces.__anext__()
 
     def pieces(self) -> AsyncIterator[TextPiece]:
         """The same text with its tokens' log-probabilities; instead of iterating over this."""
+        if self._with_tokens is None:
+            self._with_tokens = _pieces_with_tokens(self._reply)
         return self._with_tokens
 
     async def __aenter__(self) -> Self:
@@ -184,16 +197,13 @@ class TextStream:
         traceback: TracebackType | None,
     ) -> None:
         self.cancel()
-        await self._pieces.aclose()
-        await self._with_tokens.aclose()
+        for pieces in (self._pieces, self._with_tokens):
+            if pieces is not None:
+                await pieces.aclose()
 
     def cancel(self) -> None:
         """Ends the reply now; text already here can still be read."""
-        self._reply.generation.cancel()
-
-    @property
-    def generation(self) -> Generation:
-        return self._reply.generation
+        self.generation.cancel()
 
     @property
     def n_read(self) -> int:
@@ -229,7 +239,14 @@ def stream_all(
     engine: Engine, tokenizer: PieceSource, requests: Iterable[Request], stops: Sequence[str] = ()
 ) -> list[TextStream]:
     """The same for several requests that take one place in the queue, as Engine.submit_all."""
-    return [
-        TextStream(_Reply(generation, tokenizer, stops))
-        for generation in engine.submit_all(requests)
-    ]
+    streams = prepare_all(engine, tokenizer, requests, stops)
+    engine.enqueue([stream.generation for stream in streams])
+    return streams
+
+
+def prepare_all(
+    engine: Engine, tokenizer: PieceSource, requests: Iterable[Request], stops: Sequence[str] = ()
+) -> list[TextStream]:
+    """The first half of stream_all, which any thread may do; the other is Engine.enqueue."""
+    search = StopStrings(stops)
+    return [TextStream(generation, tokenizer, search) for generation in engine.prepare(requests)]

@@ -3,10 +3,15 @@
 Owns the choice of a slot and the reuse of a shared prefix; knows no tensors, steps or requests.
 Keys and values of the first n tokens do not depend on what follows them, so a slot may be cut at
 any length: the positions after it are overwritten before anything reads them. A slot in use lists
-no tokens: its sequence knows them, and says on release which of them are computed.
+no tokens: its sequence knows them, and says on release which of them are computed. The choice
+decides what is computed again, never what comes out.
 """
 
 from dataclasses import dataclass, field
+
+# A shared prefix is not worth the rest of what its slot holds, where an empty slot is free, if that
+# rest is more than so many times as long: what is gained is sure, what is lost may be asked for.
+MAX_LOSS = 2
 
 
 @dataclass(slots=True)
@@ -59,16 +64,15 @@ class KVCache:
     def acquire(self, prompt_ids: tuple[int, ...], may_reuse: bool = True) -> Placement:
         """Takes a free slot: the longest shared prefix, then an empty one, then the longest unused.
 
-        The last token of the prompt is never taken from the cache: its row gives the first scores.
+        An empty slot comes first where a prefix is short beside what would be lost with it. The
+        last token of the prompt is never taken from the cache: its row gives the first scores.
         """
         reusable = list(prompt_ids[:-1]) if may_reuse else []
-        shared = {
-            s.index: shared_prefix(s.token_ids, reusable) for s in self._slots if not s.in_use
-        }
-        slot = max(
-            (self._slots[index] for index in shared),
-            key=lambda s: (shared[s.index], not s.token_ids, -s.last_used),
-        )
+        free = [s for s in self._slots if not s.in_use]
+        shared = {s.index: shared_prefix(s.token_ids, reusable) for s in free}
+        if any(not s.token_ids for s in free):
+            free = [s for s in free if len(s.token_ids) <= (1 + MAX_LOSS) * shared[s.index]]
+        slot = max(free, key=lambda s: (shared[s.index], not s.token_ids, -s.last_used))
         slot.in_use = True
         slot.token_ids = []
         return Placement(slot.index, shared[slot.index])

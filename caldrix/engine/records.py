@@ -41,7 +41,7 @@ Sink = Callable[[ReplyRecord], None]
 def record_of(sequence: Sequence) -> ReplyRecord:
     assert sequence.finish_reason is not None
     return ReplyRecord(
-        sequence.request.label,
+        sequence.label,
         sequence.finish_reason,
         sequence.cancel_reason,
         sequence.error,

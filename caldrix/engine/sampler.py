@@ -5,14 +5,16 @@ alone, so company, chunks and slots change nothing. Knows nothing of steps or th
 themselves are in native/sample/sample.c.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Items
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from caldrix import native
+from caldrix.errors import RefusedError, printable
 
 if TYPE_CHECKING:
     from caldrix.engine.sequence import Request, Sequence
@@ -21,6 +23,60 @@ if TYPE_CHECKING:
 _F32_MAX = 3.4028234663852886e38
 _F32_MIN = 1.1754943508222875e-38  # the smallest normal one
 _U32_MAX = 2**32 - 1
+
+
+MAX_BIASES = 1024
+
+
+def odd_ones(values: Collection[Any], low: float, high: float, types: set[type]) -> Iterator[Any]:
+    """Those that are no number from `low` to `high` of one of the types.
+
+    There may be many, and as a rule there are none: that is found by a few calls.
+    """
+    if not values or (
+        types.issuperset(map(type, values))
+        and min(values) >= low
+        and max(values) <= high
+        and not math.isnan(sum(values))
+    ):
+        return
+    for value in values:
+        if not (type(value) in types and low <= value <= high):
+            yield value
+
+
+class LogitBias(Mapping[int, float]):
+    """What is added to the scores of some tokens: checked and laid out once, for all the replies
+    that share it. Never changes."""
+
+    def __init__(self, values: Mapping[int, float]) -> None:
+        self._values = dict(values)
+        if len(self._values) > MAX_BIASES:
+            n = len(self._values)
+            raise RefusedError(f"logit_bias must be of at most {MAX_BIASES} tokens (got {n})")
+        for x in odd_ones(self._values.values(), -100, 100, {int, float}):
+            wanted = "made of numbers from -100 to 100"
+            raise RefusedError(f"logit_bias must be {wanted} (got {printable(x)})")
+        self._rows: npt.NDArray[np.void] | None = None
+
+    def __getitem__(self, token_id: int) -> float:
+        return self._values[token_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def rows(self) -> npt.NDArray[np.void] | None:
+        """As the native step takes it; None when there is nothing to add."""
+        if self._rows is None and self._values:
+            self._rows = np.array(list(self._values.items()), native.BIAS)
+        return self._rows
+
+
+NO_BIAS = LogitBias({})
 
 
 class Sampler:
@@ -70,7 +126,8 @@ class _Adjuster:
     """What one request changes in the scores: bias, penalties on its reply, no end yet."""
 
     def __init__(self, request: "Request") -> None:
-        self._bias = _bias_array(request.logit_bias)
+        assert isinstance(request.logit_bias, LogitBias)
+        self._bias = request.logit_bias.rows
         self._presence = request.presence_penalty
         self._frequency = request.frequency_penalty
         self._min_tokens = request.min_tokens
@@ -95,10 +152,6 @@ def _is_plain(request: "Request") -> bool:
         and request.presence_penalty == request.frequency_penalty == 0
         and (request.min_tokens == 0 or not request.end_token_ids)
     )
-
-
-def _bias_array(bias: Mapping[int, float]) -> npt.NDArray[np.void] | None:
-    return np.array(list(bias.items()), native.BIAS) if bias else None
 
 
 def sampling_of(sequence: "Sequence", n_tokens: int) -> native.Sampling:

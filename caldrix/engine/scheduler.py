@@ -135,6 +135,8 @@ class Scheduler:
 
         Raises BusyError when the queue is full.
         """
+        if not sequences:
+            return
         self._check_depth()
         n_ahead, place = self.n_waiting, sequences[0].place
         for sequence in sequences:

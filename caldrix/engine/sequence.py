@@ -8,13 +8,13 @@ change.
 
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from caldrix.engine.sampler import Sampler
+from caldrix.engine.sampler import NO_BIAS, LogitBias, Sampler, odd_ones
 from caldrix.engine.telemetry import Timings
 from caldrix.errors import RefusedError, printable
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from caldrix.native import Pick, TokenLogprob
 
 MAX_LOGPROBS = 20  # most likely tokens whose log-probabilities one position may give
-MAX_BIASES = 1024
 RECENT_TOKENS = 64  # how far back in prompt and reply the repetition penalty looks
 
 
@@ -38,23 +37,6 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
-
-
-def _odd_ones(values: Collection[Any], low: float, high: float, types: set[type]) -> Iterator[Any]:
-    """Those that are no number from `low` to `high` of one of the types.
-
-    Prompts are long and checked while others wait for the event loop: as a rule, by three calls.
-    """
-    if not values or (
-        types.issuperset(map(type, values))
-        and min(values) >= low
-        and max(values) <= high
-        and not math.isnan(sum(values))
-    ):
-        return
-    for value in values:
-        if not (type(value) in types and low <= value <= high):
-            yield value
 
 
 def _refuse_unless(accepted: bool, name: str, wanted: str, value: object) -> None:
@@ -120,7 +102,7 @@ class Request:
     ignore_eos: bool = False
     min_tokens: int = 0
 
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: NO_BIAS)  # kept as a LogitBias
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
 
@@ -149,12 +131,8 @@ class Request:
         for name in ("presence_penalty", "frequency_penalty"):
             x = getattr(self, name)
             _refuse_unless(_is_finite(x) and -2 <= x <= 2, name, "a number from -2 to 2", x)
-        n_biases = len(self.logit_bias)
-        _refuse_unless(
-            n_biases <= MAX_BIASES, "logit_bias", f"of at most {MAX_BIASES} tokens", n_biases
-        )
-        for x in _odd_ones(self.logit_bias.values(), -100, 100, {int, float}):
-            _refuse_unless(False, "logit_bias", "made of numbers from -100 to 100", x)
+        if not isinstance(self.logit_bias, LogitBias):
+            object.__setattr__(self, "logit_bias", LogitBias(self.logit_bias))
 
     @property
     def end_token_ids(self) -> frozenset[int]:
@@ -162,21 +140,33 @@ class Request:
         return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | self.eos_token_ids
 
 
-def check_request(request: Request, context: int, vocab_size: int) -> None:
-    """Refuses what this engine's model cannot take."""
-    n_prompt = len(request.prompt_ids)
+def check_request(
+    request: Request, context: int, vocab_size: int, passed: Request | None = None
+) -> None:
+    """Refuses what this engine's model cannot take.
+
+    `passed` is one that has passed: what the two share, as choices do, is not checked again.
+    """
+    if passed is None or request.prompt_ids is not passed.prompt_ids:
+        _check_prompt(request.prompt_ids, context, vocab_size)
+    if passed is None or request.logit_bias is not passed.logit_bias:
+        _check_tokens(request.logit_bias, vocab_size, "logit_bias")
+    ends = request.end_token_ids if request.min_tokens else frozenset()
+    if len(ends) >= vocab_size and ends.issuperset(range(vocab_size)):
+        raise RefusedError(f"min_tokens {request.min_tokens}: every token ends the reply")
+
+
+def _check_prompt(prompt_ids: tuple[int, ...], context: int, vocab_size: int) -> None:
+    n_prompt = len(prompt_ids)
     if n_prompt == 0:
         raise RefusedError("the prompt is empty: it needs at least one token")
     if n_prompt >= context:
         raise RefusedError(f"the prompt is {n_prompt} tokens and --ctx is {context}")
-    _check_tokens(request.prompt_ids, vocab_size, "the prompt")
-    _check_tokens(request.logit_bias, vocab_size, "logit_bias")
-    if request.min_tokens and request.end_token_ids.issuperset(range(vocab_size)):
-        raise RefusedError(f"min_tokens {request.min_tokens}: every token ends the reply")
+    _check_tokens(prompt_ids, vocab_size, "the prompt")
 
 
 def _check_tokens(token_ids: Collection[int], vocab_size: int, where: str) -> None:
-    for token_id in _odd_ones(token_ids, 0, vocab_size - 1, {int}):
+    for token_id in odd_ones(token_ids, 0, vocab_size - 1, {int}):
         raise RefusedError(
             f"{where} holds token {printable(token_id)}: "
             f"the vocabulary has tokens 0 to {vocab_size - 1}"
@@ -209,8 +199,15 @@ class Place:
         self.is_left = False  # one of them got a slot: the place is free for others
 
 
-def _nothing(sequence: "Sequence") -> None:
+def _nothing() -> None:
     pass
+
+
+def _no_record(sequence: "Sequence") -> None:
+    pass
+
+
+_NONE: list[Any] = []  # stands for every list of a sequence that has not started; never changed
 
 
 def _fresh_seed() -> int:
@@ -219,26 +216,31 @@ def _fresh_seed() -> int:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One reply in the making: the prompt's tokens and those picked after them, in one list."""
+    """One reply in the making: the prompt's tokens and those picked after them, in one list.
+
+    Many may wait in one request, so what only a running one needs is made by `start`.
+    """
 
     request: Request
     max_completion: int  # the reply ends with this many tokens
     timings: Timings
+    place: Place
     notify: Callable[[], None]  # called after every change that a reader of the reply can see
-    on_finish: Callable[["Sequence"], None] = _nothing  # called once, at the end
-    place: Place = field(default_factory=Place)
+    on_finish: Callable[["Sequence"], None]  # called once, at the end
     n_ahead: int = 0  # requests that waited before it when it came
 
     # Made from the request
+    label: str = field(init=False)
     seed: int = field(init=False)
-    end_token_ids: frozenset[int] = field(init=False)
 
-    token_ids: list[int] = field(default_factory=list)  # empty until it has a slot
-    n_visible: int = 0  # tokens of the reply for the reader: all but a stop token
-    logprobs: list["TokenLogprob"] = field(default_factory=list)  # of the visible tokens
+    # Made by `start`
+    end_token_ids: frozenset[int] = frozenset()
+    token_ids: list[int] = field(default_factory=lambda: _NONE)
+    logprobs: list["TokenLogprob"] = field(default_factory=lambda: _NONE)  # of the visible tokens
     # of the prompt's tokens; the first has none
-    prompt_logprobs: list["TokenLogprob | None"] = field(init=False)
+    prompt_logprobs: list["TokenLogprob | None"] = field(default_factory=lambda: _NONE)
 
+    n_visible: int = 0  # tokens of the reply for the reader: all but a stop token
     _sampler: Sampler | None = None  # made when a row first asks for it
 
     slot: int | None = None  # the slot it was given, also after it ended
@@ -252,8 +254,17 @@ class Sequence:
 
     def __post_init__(self) -> None:
         seed = self.request.sampling.seed
+        self.label = self.request.label
         self.seed = _fresh_seed() if seed is None else seed % 2**64
+
+    def start(self, slot: int, n_cached: int, now: float) -> None:
+        """Gets a slot, in which the first `n_cached` tokens are computed."""
+        self.slot = slot
+        self.n_cached = self.n_computed = n_cached
+        self.timings.admitted_at = now
         self.end_token_ids = self.request.end_token_ids
+        self.token_ids = list(self.request.prompt_ids)
+        self.logprobs = []
         self.prompt_logprobs = [None] if self.request.echo_logprobs else []
 
     @property
@@ -294,13 +305,6 @@ class Sequence:
         if self.n_computed < self.n_prompt:
             return SequenceStatus.PREFILL
         return SequenceStatus.DECODE
-
-    def start(self, slot: int, n_cached: int, now: float) -> None:
-        """Gets a slot, in which the first `n_cached` tokens are computed."""
-        self.slot = slot
-        self.n_cached = self.n_computed = n_cached
-        self.token_ids = list(self.request.prompt_ids)
-        self.timings.admitted_at = now
 
     def recent(self, n_tokens: int) -> list[int]:
         """The window of the repetition penalty for the token that follows the first `n_tokens`."""
@@ -364,9 +368,15 @@ class Sequence:
 
 
 def new_sequence(
-    request: Request, context: int, now: float, notify: Callable[[], None]
+    request: Request,
+    context: int,
+    now: float = 0.0,
+    notify: Callable[[], None] = _nothing,
+    *,
+    place: Place | None = None,
+    on_finish: Callable[[Sequence], None] = _no_record,
 ) -> Sequence:
     """A checked request as a sequence: prompt and reply together fill at most the context."""
     room = context - len(request.prompt_ids)
     n_max = room if request.max_tokens is None else min(request.max_tokens, room)
-    return Sequence(request, n_max, Timings(queued_at=now), notify)
+    return Sequence(request, n_max, Timings(now), place or Place(), notify, on_finish)

@@ -52,7 +52,7 @@ def snapshot_of(scheduler: Scheduler, limits: Limits, context: int) -> Snapshot:
             SlotState(
                 index,
                 sequence.status,
-                sequence.request.label,
+                sequence.label,
                 sequence.n_prompt,
                 sequence.n_cached,
                 sequence.n_computed,

@@ -12,6 +12,7 @@ byte, as SentencePiece does: only so can a run be shown before its end.
 import codecs
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -185,6 +186,15 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._borders = [_borders(stop) for stop in self._stops]
+        self._begin()
+
+    def fresh(self) -> "StopStrings":
+        """The same search in another text; what was worked out of the strings is shared."""
+        other = copy(self)
+        other._begin()
+        return other
+
+    def _begin(self) -> None:
         # the text so far
         self._matched = [0] * len(self._stops)  # how much of each stop string the text ends with
         self._held = ""

@@ -45,6 +45,10 @@ class Held:
         self._go.release()
         self.begun()
 
+    def end_one(self) -> None:
+        """Lets the step that waits go on, as the last one."""
+        self._go.release()
+
     def open(self) -> None:
         self._is_open = True
         self._go.release()
@@ -101,6 +105,13 @@ class Reader:
             events.append(self.event())
         self.leave()
         return events
+
+    def answer(self) -> Any:
+        """The whole reply, where it is not a stream."""
+        with self._connection.getresponse() as response:
+            body = json.load(response)
+        self._connection.close()
+        return body
 
     def leave(self) -> None:
         self._connection.close()

@@ -14,7 +14,7 @@ from caldrix.errors import RefusedError
 FLAGS = (
     "--temperature 0.5 --seed 3 --queue-depth 2 --admission one --telemetry host"
     " --device-sample-period 4 --device-sample-offset 1 --sse-ping-interval 0"
-    " --reasoning-format auto --api-key a --api-key b"
+    " --reasoning-format auto --api-key a --api-key b --prefix-cache off --request-timeout 2.5"
 )
 
 
@@ -26,6 +26,10 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.queue_depth, found.admission) == (2, "one")
     assert found.telemetry == Telemetry(Level.HOST, 4, 1)
     assert (found.ping_interval_s, found.reasoning_format) == (0, "auto")
+    assert (found.prefix_cache, found.deadline_s) == (False, 2.5)
+    default = settings(parse("serve", ["m"]))
+    assert (default.prefix_cache, default.deadline_s) == (True, None)
+    assert settings(parse("serve", ["m", "--request-timeout", "0"])).deadline_s is None
     assert found.access.keys == ("a", "b")
     assert found.access_log is None
     assert settings(parse("serve", ["m", "--access-log", "on"])).access_log is log.status

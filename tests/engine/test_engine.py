@@ -1,6 +1,7 @@
 """The engine over its thread: replies, cancelling, failing and closing; nothing is left behind."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from fake_program import FakeProgram, Gate, expected_reply, play, running
@@ -111,6 +112,29 @@ def test_several_requests_in_one_place_are_answered_or_refused_together() -> Non
     play(test)
 
 
+def test_replies_may_be_prepared_on_any_thread() -> None:
+    async def test() -> None:
+        gate = Gate()
+        async with running(FakeProgram(gate=gate), queue_depth=0) as engine:
+            requests = [Request((1, n), label="own") for n in range(3)]
+            first, *rest = await asyncio.to_thread(engine.prepare, requests)
+            assert (engine.n_waiting, engine.n_running, first.label) == (0, 0, "own")
+            engine.enqueue([first])
+            await gate.held()
+            with pytest.raises(BusyError):
+                engine.enqueue(rest, "new")
+            engine.enqueue([])
+            gate.open()
+            assert await read(first) == reply_to(requests[0])
+            engine.enqueue(rest, "new")
+            for generation, request in zip(rest, requests[1:], strict=True):
+                assert await read(generation) == reply_to(request)
+                assert generation.label == "new"
+            assert rest[1].timings.queued_at > first.timings.queued_at
+
+    play(test)
+
+
 @pytest.mark.parametrize("n_requests", [1, 2])  # running; waiting
 def test_a_deadline_ends_a_reply_where_it_is(n_requests: int) -> None:
     async def test() -> None:
@@ -135,12 +159,18 @@ def test_a_deadline_ends_a_reply_where_it_is(n_requests: int) -> None:
 def test_a_reply_in_time_leaves_no_timer() -> None:
     async def test() -> None:
         async with running(FakeProgram()) as engine:
-            generation = engine.submit(Request((1,), deadline_s=60.0, max_tokens=2))
-            await read(generation)
-            assert generation.finish_reason is FinishReason.LENGTH
-            loop = asyncio.get_running_loop()
-            timers = [t for t in loop._scheduled if not t.cancelled()]  # type: ignore[attr-defined]
-            assert len(timers) == 1  # the test's own
+            request = Request((1,), deadline_s=60.0, max_tokens=2)
+            generations = engine.submit_all([request] * 3)
+
+            def n_timers() -> int:  # besides the test's own
+                loop: Any = asyncio.get_running_loop()
+                return sum(not timer.cancelled() for timer in loop._scheduled) - 1
+
+            for generation in generations:
+                assert n_timers() == 1  # one for all
+                await read(generation)
+                assert generation.finish_reason is FinishReason.LENGTH
+            assert n_timers() == 0
 
     play(test)
 

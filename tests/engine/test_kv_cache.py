@@ -43,6 +43,11 @@ def kept(held: list[list[int]]) -> KVCache:
         ([[1], [], [2]], (5, 6), Placement(1, 0)),
         # nothing empty: the one unused for longest
         ([[1], [2], [3]], (5, 6), Placement(0, 0)),
+        # a prefix is not worth twice as much and more, if an empty slot is there
+        ([[1, 2, 3, 4, 5, 6], []], (1, 2, 9), Placement(0, 2)),
+        ([[1, 2, 3, 4, 5, 6, 7], []], (1, 2, 9), Placement(1, 0)),
+        ([[1, 2, 3, 4, 5, 6, 7], [1, 8], []], (1, 2, 9), Placement(1, 1)),
+        ([[1, 2, 3, 4, 5, 6, 7], [8]], (1, 2, 9), Placement(0, 2)),
         # the last token of a prompt is computed even when it is held
         ([[1, 2, 3]], (1, 2, 3), Placement(0, 2)),
         ([[1, 2, 3]], (1,), Placement(0, 0)),

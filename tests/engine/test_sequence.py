@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from caldrix.engine.sampler import LogitBias
 from caldrix.engine.sequence import (
     FinishReason,
     Request,
@@ -230,3 +231,27 @@ def test_the_status_follows_the_slot_and_the_rows() -> None:
     assert sequence.status is SequenceStatus.DECODE
     sequence.finish(FinishReason.CANCELLED, 0.0)
     assert sequence.status is SequenceStatus.FINISHED
+
+
+def test_a_bias_is_checked_once_and_shared() -> None:
+    values = {3: 1.5}
+    request = Request((1,), logit_bias=values)
+    values[3] = 99.0
+    assert dict(request.logit_bias) == {3: 1.5}
+    assert request == Request((1,), logit_bias={3: 1.5})
+    again = Request((1,), logit_bias=request.logit_bias)
+    assert again.logit_bias is request.logit_bias
+    assert isinstance(request.logit_bias, LogitBias)
+    rows = request.logit_bias.rows
+    assert rows is not None
+    assert rows.tolist() == [(3, 1.5)]
+    assert rows is request.logit_bias.rows
+
+
+def test_what_choices_share_is_not_checked_again() -> None:
+    prompt_ids, bias = (99,), LogitBias({99: 1.0})
+    passed = Request(prompt_ids, logit_bias=bias)
+    check_request(Request(prompt_ids, logit_bias=bias), 10, 50, passed)
+    for request in (Request((99, 99)), Request(prompt_ids, logit_bias={99: 1.0})):
+        with pytest.raises(RefusedError, match="holds token 99"):
+            check_request(request, 10, 50, passed)

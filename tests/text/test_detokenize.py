@@ -193,3 +193,13 @@ def test_only_what_may_begin_a_stop_string_is_held(stops: list[str], chunks: lis
         held = whole[len(given_out) :]
         starts = [s for stop in stops for k in range(len(stop)) if whole.endswith(s := stop[:k])]
         assert held == max(starts, key=len)
+
+
+def test_a_fresh_search_begins_anew() -> None:
+    search = StopStrings(["ab", "b!"])
+    assert search.push("xa") == ("x", False)
+    other = search.fresh()
+    assert other.push("b") == ("", False)  # the a before it was another text's
+    assert search.push("b") == ("", True)
+    assert other.push("!") == ("", True)
+    assert search.fresh().push("b.") == ("b.", False)
