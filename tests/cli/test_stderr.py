@@ -4,6 +4,7 @@ import os
 import select
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +87,8 @@ def test_a_reader_that_sleeps_loses_lines_and_is_told_how_many(
         with steady_stderr():
             for i in range(1000):
                 log.status(f"line {i}")
+            while not (blocking or n_waits):  # the thread may not have had its turn
+                time.sleep(0.001)
             thread, found = read_all(reader)
             while b"line 299" not in b"".join(found):
                 assert thread.is_alive()
