@@ -41,7 +41,8 @@ def _handled_by(handler: Handler, *numbers: int) -> Iterator[None]:
         yield
     finally:
         for number in ours:
-            signal.signal(number, before[number])
+            if signal.getsignal(number) is handler:  # else the program is over
+                signal.signal(number, before[number])
 
 
 @contextmanager
@@ -110,3 +111,6 @@ def until_told() -> Iterator[ServerSignals]:
     signals = ServerSignals()
     with _handled_by(signal.SIG_IGN, signal.SIGHUP), _handled_by(signals, *signals.STATUS):
         yield signals
+        # It has ended with a status, which no further signal changes.
+        for number in signals.STATUS:
+            signal.signal(number, signal.SIG_IGN)

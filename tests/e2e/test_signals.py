@@ -108,6 +108,17 @@ def test_a_second_signal_cuts_what_still_runs(abc: Path, number: signal.Signals)
         assert done == "data: [DONE]"
 
 
+@pytest.mark.parametrize("number", STATUS, ids=lambda number: number.name)
+def test_signals_up_to_the_last_moment_change_nothing(abc: Path, number: signal.Signals) -> None:
+    for _ in range(3):
+        with ServerProcess(abc) as server:
+            while server.process.poll() is None:
+                server.process.send_signal(number)
+                time.sleep(0.0005)
+            assert server.ends() == STATUS[number]
+            assert server.stderr().endswith(f"on http://127.0.0.1:{server.port}\n")
+
+
 def test_ctrl_c_gives_a_running_reply_a_few_seconds(abc: Path) -> None:
     with ServerProcess(abc, "--ctx", "4096", faults=FAULTS) as server:
         running = server.connect()
