@@ -35,11 +35,8 @@ class Front:
         self.port = port  # after `start` the one in use
         self.is_listening = False
 
-    async def start(self, listeners: list[socket.socket] | None = None) -> None:
-        """Listens on sockets from `http.server.open_listeners`, else on host and port, which may
-        be refused."""
-        if listeners is None:
-            listeners = await asyncio.to_thread(open_listeners, self._host, self.port)
+    async def start(self, listeners: list[socket.socket]) -> None:
+        """Listens on sockets from `http.server.open_listeners`."""
         _, self.port = self.http.start_on(listeners)
         self.is_listening = True
 
@@ -78,16 +75,20 @@ class Server:
             model.program, settings.queue_depth, settings.admission, settings.telemetry
         )
         self._service = Service(model, self._engine, settings)
+        self._host = host
         self._front = front or Front(model.name, host, port, settings)
         self._answers = ModelAnswers(self._service, self._front.connections)
 
-    async def start(self) -> None:
-        """Answers; listens first, which may be refused, unless its front does."""
-        if not self._front.is_listening:
-            await self._front.start()
+    async def start(self, listeners: list[socket.socket] | None = None) -> None:
+        """Listens on sockets from `http.server.open_listeners`, else on host and port, which may
+        be refused; not where its front listens already."""
+        if listeners is None and not self._front.is_listening:
+            listeners = await asyncio.to_thread(open_listeners, self._host, self._front.port)
         if self._owns_engine:
             await self._engine.start()
         self._front.application.answers = self._answers
+        if listeners is not None:
+            await self._front.start(listeners)
 
     @property
     def port(self) -> int:
