@@ -5,11 +5,11 @@ before a body is read are application.py's. Knows no field.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from caldrix import log
 from caldrix.api.call import Call, Shared
+from caldrix.api.http_counts import HttpCounts
 from caldrix.api.records import Record, Records
 from caldrix.api.refusals import ApiError, from_library, internal_error
 from caldrix.api.reply import error_response
@@ -23,8 +23,7 @@ MAX_BODY_BYTES = 4 << 20
 
 
 class ModelAnswers:
-    def __init__(self, service: Service, connections: Callable[[], tuple[int, int]]) -> None:
-        """`connections` tells how many are open and how many ever were."""
+    def __init__(self, service: Service, counts: HttpCounts) -> None:
         self._telemetry = Telemetry(service)
         settings = service.settings
         self._records = Records(
@@ -33,16 +32,15 @@ class ModelAnswers:
         self._shared = Shared(
             service,
             self._records,
-            lambda compat: self._telemetry.render(*connections(), compat),
+            lambda compat: self._telemetry.render(counts.lines(), compat),
             TABLE.index,
         )
 
     def endpoint(self, route: Route, tail: str, request_id: str) -> "Answerer":
         return Answerer(self._shared, route, tail, request_id)
 
-    def observe(self, exchange: Exchange, route: str) -> None:
-        """Counts an exchange that is over and closes its record."""
-        self._telemetry.exchange_ended(exchange, route)
+    def observe(self, exchange: Exchange) -> None:
+        """Closes the record of an exchange that is over."""
         self._records.observe(exchange)
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from caldrix.api.access import Access
 from caldrix.api.access_log import access_line
+from caldrix.api.http_counts import HttpCounts
 from caldrix.api.refusals import ApiError, shown
 from caldrix.api.reply import error_response
 from caldrix.api.routes import TABLE, Route
@@ -45,8 +46,8 @@ class Answers(Protocol):
     def endpoint(self, route: Route, tail: str, request_id: str) -> Endpoint:
         """Who answers an admitted request; `tail` is what the path has after the route's own."""
 
-    def observe(self, exchange: Exchange, route: str) -> None:
-        """An exchange is over; `route` is "" where none was found."""
+    def observe(self, exchange: Exchange) -> None:
+        """An exchange is over, whoever answered it."""
 
 
 class Application:
@@ -54,10 +55,12 @@ class Application:
         self,
         access: Access,
         answers: Answers,
+        counts: HttpCounts,
         log_line: Callable[[str], None] | None = None,
     ) -> None:
         """`log_line` gets a line for each exchange."""
         self.answers = answers
+        self._counts = counts
         self._log_line = log_line
         self._access = access
         self._boot = secrets.token_hex(4)
@@ -89,7 +92,8 @@ class Application:
             routes, _ = TABLE.find(exchange.head.path)
             method = "GET" if exchange.head.method == "HEAD" else exchange.head.method
             route = routes.get(method)
-        self.answers.observe(exchange, "" if route is None else route.name)
+        self._counts.exchange_ended(exchange, "" if route is None else route.name)
+        self.answers.observe(exchange)
         if self._log_line is not None and exchange.status:
             self._log_line(access_line(exchange))
 

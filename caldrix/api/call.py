@@ -13,7 +13,7 @@ from typing import TypeVar
 from caldrix.api import generation
 from caldrix.api.choices import Draft, Job
 from caldrix.api.fields import Fields
-from caldrix.api.json_body import LARGE_BYTES, check_media_type, parse_object
+from caldrix.api.json_body import read_object
 from caldrix.api.records import Record, Records
 from caldrix.api.refusals import model_not_found
 from caldrix.api.service import Service
@@ -33,6 +33,12 @@ class Shared:
     records: Records
     metrics: Callable[[str], str]
     index: Mapping[str, list[str]]
+
+
+def check_model(fields: Fields, served: str, *, is_required: bool = True) -> None:
+    """Refuses a request that is meant for another model."""
+    if is_required or fields.get("model") is not None:
+        generation.model_name(fields, served, model_not_found)
 
 
 class Call:
@@ -55,28 +61,22 @@ class Call:
         self.ignored: list[str] = []
 
     async def fields(self) -> Fields:
-        """The body; a large one is parsed on a thread."""
+        """The body."""
         started = time.monotonic()
-        check_media_type(self.request.head.headers.get("content-type"))
-        body = self.request.body
-        if len(body) <= LARGE_BYTES:
-            values = parse_object(body)
-        else:
-            values = await self.service.off_loop(lambda: parse_object(body))
+        values = await read_object(self.request, self.service.off_loop)
         self.record.parse_s = time.monotonic() - started
         return Fields(values)
 
     async def body(self) -> Fields:
         """The body of a generation request, which names the model."""
         fields = await self.fields()
-        generation.model_name(fields, self.service.name, model_not_found)
+        check_model(fields, self.service.name)
         return fields
 
     async def tool_body(self) -> Fields:
         """The body of a utility request, which may name the model."""
         fields = await self.fields()
-        if fields.get("model") is not None:
-            generation.model_name(fields, self.service.name, model_not_found)
+        check_model(fields, self.service.name, is_required=False)
         return fields
 
     async def prepare(self, work: Callable[[], Value]) -> Value:

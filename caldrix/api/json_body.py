@@ -8,14 +8,19 @@ field. Every failure is a 400 `invalid_json`, but for a body that says it is a f
 import codecs
 import json
 import re
+from collections.abc import Awaitable, Callable
 
 from caldrix.api.refusals import ApiError, invalid_json, shown
 from caldrix.http.coding import accepted
+from caldrix.http.messages import Request
 
 MAX_DEPTH = 64
 MAX_DIGITS = 4300
 # Bodies above this are read on a thread: a longer stall would be felt by other clients.
 LARGE_BYTES = 32 << 10
+
+# Runs work on a thread.
+OffLoop = Callable[[Callable[[], dict[str, object]]], Awaitable[dict[str, object]]]
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -28,6 +33,14 @@ def check_media_type(content_type: str | None) -> None:
     message = f"the request body must be a JSON object (got Content-Type {shown(content_type)})"
     headers = (("Accept-Encoding", accepted()), ("x-should-retry", "false"))
     raise ApiError(415, "unsupported_media_type", message, headers=headers)
+
+
+async def read_object(request: Request, off_loop: OffLoop) -> dict[str, object]:
+    """The object in a request's body; a large one is parsed by `off_loop`."""
+    check_media_type(request.head.headers.get("content-type"))
+    if len(request.body) <= LARGE_BYTES:
+        return parse_object(request.body)
+    return await off_loop(lambda: parse_object(request.body))
 
 
 def parse_object(data: bytes) -> dict[str, object]:

@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from caldrix.api import generation, state
+from caldrix.api import state
 from caldrix.api.answers import MAX_BODY_BYTES
+from caldrix.api.call import check_model
 from caldrix.api.fields import Fields
-from caldrix.api.json_body import LARGE_BYTES, parse_object
-from caldrix.api.refusals import ApiError, model_not_found, unavailable
+from caldrix.api.json_body import read_object
+from caldrix.api.refusals import ApiError, unavailable
 from caldrix.api.reply import error_response
 from caldrix.api.routes import TABLE, Body, Route
 from caldrix.api.service import State
@@ -38,8 +39,8 @@ class LoadingAnswers:
     def endpoint(self, route: Route, tail: str, request_id: str) -> "Waiting":
         return Waiting(route, self._name)
 
-    def observe(self, exchange: Exchange, route: str) -> None:
-        """Nothing is counted: there is no /metrics yet that would show it."""
+    def observe(self, exchange: Exchange) -> None:
+        """Nothing: there are no records yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,14 @@ class Waiting:
         if ready is not None:
             return ready()
         try:
-            await self._check(request.body)
+            await self._check(request)
         except ApiError as error:
             return error_response(error)
         message = f"the model `{self.name}` is loading; ask again soon"
         return error_response(unavailable("model_loading", message))
 
-    async def _check(self, body: bytes) -> None:
-        if self.route.body is Body.UNREAD:
-            return
-        is_large = len(body) > LARGE_BYTES
-        values = await asyncio.to_thread(parse_object, body) if is_large else parse_object(body)
-        fields = Fields(values)
-        if self.route.body is Body.NAMES_MODEL or fields.get("model") is not None:
-            generation.model_name(fields, self.name, model_not_found)
+    async def _check(self, request: Request) -> None:
+        body = self.route.body
+        if body is not Body.UNREAD:
+            fields = Fields(await read_object(request, asyncio.to_thread))
+            check_model(fields, self.name, is_required=body is Body.NAMES_MODEL)

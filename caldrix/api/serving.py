@@ -12,6 +12,7 @@ from typing import Self
 
 from caldrix.api.answers import ModelAnswers
 from caldrix.api.application import Application
+from caldrix.api.http_counts import HttpCounts
 from caldrix.api.loading import LoadingAnswers
 from caldrix.api.service import Service, Settings
 from caldrix.engine.engine import Engine
@@ -28,8 +29,10 @@ class Front:
     `Server` that was given this front starts and answers instead, on the same connections."""
 
     def __init__(self, name: str, host: str, port: int, settings: Settings) -> None:
-        answers = LoadingAnswers(name)
-        self.application = Application(settings.access, answers, settings.access_log)
+        self.counts = HttpCounts(lambda: (self.http.n_connections, self.http.n_accepted))
+        self.application = Application(
+            settings.access, LoadingAnswers(name), self.counts, settings.access_log
+        )
         self.http = HttpServer(self.application, Limits(), self.application.observe)
         self._host = host
         self.port = port  # after `start` the one in use
@@ -48,10 +51,6 @@ class Front:
 
     async def close(self, grace_s: float) -> None:
         await self.http.shutdown(grace_s)
-
-    def connections(self) -> tuple[int, int]:
-        """How many are open and how many ever were."""
-        return self.http.n_connections, self.http.n_accepted
 
 
 class Server:
@@ -77,7 +76,7 @@ class Server:
         self._service = Service(model, self._engine, settings)
         self._host = host
         self._front = front or Front(model.name, host, port, settings)
-        self._answers = ModelAnswers(self._service, self._front.connections)
+        self._answers = ModelAnswers(self._service, self._front.counts)
 
     async def start(self, listeners: list[socket.socket] | None = None) -> None:
         """Listens on sockets from `http.server.open_listeners`, else on host and port, which may

@@ -1,4 +1,4 @@
-"""The families of /metrics and what feeds them: exchanges of the HTTP layer and ended records.
+"""The families of /metrics that tell of the model, and what feeds them: ended records.
 
 Owns which event moves which number. Rendering is metrics.py's; the shape of a record is
 records.py's. With telemetry off the histograms stay away.
@@ -24,21 +24,10 @@ from caldrix.api.service import Service
 from caldrix.engine.telemetry import Level
 from caldrix.http.messages import Exchange
 
-_OF_ANSWERS = ("left", "stalled", "broken")  # the request itself was well-formed
-_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
-
 
 class Telemetry:
     def __init__(self, service: Service) -> None:
         self._service = service
-        # The connection's
-        self.responses = Counter(
-            "caldrix_http_responses_total", "Answers sent", ("route", "method", "status")
-        )
-        self.parse_errors = Counter(
-            "caldrix_http_parse_errors_total", "Bytes that were no request", ("kind",)
-        )
-        # The request's
         self.requests = Counter(
             "caldrix_requests_total", "Generation requests by how they ended", ("route", "outcome")
         )
@@ -52,14 +41,6 @@ class Telemetry:
         self.generated = Counter("caldrix_generation_tokens_total", "Tokens picked")
         self._histograms = RequestHistograms()
         self._most_tokens = 0  # of one prompt and its reply
-
-    def exchange_ended(self, exchange: Exchange, route: str) -> None:
-        """One answer of any route; `route` is "" where no route was found."""
-        if exchange.error is not None and exchange.error not in _OF_ANSWERS:
-            self.parse_errors.add(1, exchange.error)
-        if exchange.status and exchange.head is not None:
-            method = exchange.head.method if exchange.head.method in _METHODS else "other"
-            self.responses.add(1, route or "none", method, str(exchange.status))
 
     def record_ended(self, record: Record, exchange: Exchange) -> None:
         outcome = record.outcome(exchange.status)
@@ -79,16 +60,10 @@ class Telemetry:
         if self._service.settings.telemetry.level is not Level.OFF:
             self._histograms.take(record)
 
-    def render(self, n_open: int, n_accepted: int, form: str = "") -> str:
+    def render(self, http_lines: Sequence[str], form: str = "") -> str:
+        """`http_lines` are http_counts.py's families."""
         always = (("model", self._service.name),)
-        lines = self._info()
-        for counter in (self.responses, self.parse_errors):
-            lines += family(counter.name, "counter", counter.help, counter.lines(()))
-        lines += gauge("caldrix_connections_open", "Connections open now", n_open)
-        accepted = "caldrix_connections_total"
-        lines += family(
-            accepted, "counter", "Connections accepted", [metrics.sample(accepted, (), n_accepted)]
-        )
+        lines = [*self._info(), *http_lines]
         for counter in (self.requests, self.finishes, self.prompt, self.cached, self.generated):
             lines += family(counter.name, "counter", counter.help, counter.lines(always))
         lines += self._engine(always)

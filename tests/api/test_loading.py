@@ -156,6 +156,8 @@ def test_the_checks_before_a_body_hold(loading: Address) -> None:
     assert loading.ask("POST", CHAT, b" " * (MAX_BODY_BYTES + 1)).status == 413
     assert loading.ask("POST", CHAT, b"x", **{"Content-Encoding": "br"}).status == 415
     assert loading.ask("POST", CHAT, b"x", Expect="more").status == 417
+    form = {"Content-Type": "multipart/form-data"}
+    assert loading.ask("POST", CHAT, b"x", **form).error["code"] == "unsupported_media_type"
     assert loading.raw(b"GET / HTTP/1.1\r\n\r\n").error["code"] == "bad_request"
 
 
@@ -210,7 +212,11 @@ def test_a_kept_connection_is_told_to_wait_and_then_answered(model: LoadedModel)
             assert answer.json["choices"][0]["message"]["content"] == "The quick!"
         assert asked(kept, "GET", "/health", None, {}).json == {"status": "ok"}
         assert server.url == address.front.url
-        assert b"caldrix_connections_total 2\n" in asked(kept, "GET", "/metrics", None, {}).body
+        counted = asked(kept, "GET", "/metrics", None, {}).body.decode()
+        assert "caldrix_connections_total 2\n" in counted
+        for status, n in ((200, 2), (503, 1)):
+            labels = f'route="{CHAT}",method="POST",status="{status}"'
+            assert f"caldrix_http_responses_total{{{labels}}} {n}\n" in counted
         for client in (kept, silent):
             client.close()
         address.loop.run(server.close(0.0))
