@@ -68,7 +68,7 @@ def read(f: Fields, service: Service) -> ChatFields:
     default = NO_TEMPLATE_MAX_TOKENS if service.model.chat_template is None else None
     sampling = generation.sampling(f, service.settings.sampling)
     conversation = messages(f)
-    max_tokens = generation.max_tokens(f, ("max_completion_tokens", "max_tokens"), default, least=1)
+    max_tokens = generation.chat_max_tokens(f, default)
     streaming = generation.streaming(f)
     stops = generation.stops(f)
     n = generation.n_choices(f)

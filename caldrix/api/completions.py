@@ -12,7 +12,7 @@ from caldrix.api.call import Call
 from caldrix.api.choices import Delta, Draft, Ended, Event, Opened, Plan, draft
 from caldrix.api.fields import Fields
 from caldrix.api.logprobs import CompletionLogprobs, Lists
-from caldrix.api.refusals import unsupported, unsupported_value, wrong_type, wrong_value
+from caldrix.api.refusals import shown, unsupported, unsupported_value, wrong_type, wrong_value
 from caldrix.api.reply import Choice, answer, stream
 from caldrix.api.service import Service
 from caldrix.http.messages import Response, StreamResponse
@@ -60,8 +60,8 @@ def read(f: Fields, service: Service) -> CompletionFields:
     """Every field in the documented order: the first fault is the one reported."""
     vocab_size = service.model.program.vocab_size
     sampling = generation.sampling(f, service.settings.sampling)
-    prompts.check_prompt(f)
-    max_tokens = generation.max_tokens(f, ("max_tokens",), DEFAULT_MAX_TOKENS, least=0)
+    prompts.check_prompt(f, vocab_size)
+    max_tokens = generation.completion_max_tokens(f, DEFAULT_MAX_TOKENS)
     streaming = generation.streaming(f)
     stops = generation.stops(f)
     n = generation.n_choices(f)
@@ -74,9 +74,11 @@ def read(f: Fields, service: Service) -> CompletionFields:
     frequency = generation.penalty(f, "frequency_penalty")
     generation.response_format(f)
     suffix = _suffix(f, service, echo)
-    best_of = f.integer("best_of", 1, generation.MAX_CHOICES, f"equal to n, which is {n}")
+    best_of = f.integer("best_of", None, None, "an integer")
     if best_of not in (None, n):
-        raise unsupported_value("best_of", f"must be equal to n, which is {n} (got {best_of})")
+        raise unsupported_value(
+            "best_of", f"must be equal to n, which is {n} (got {shown(best_of)})"
+        )
     options = generation.Options(
         sampling=sampling,
         max_tokens=max_tokens,

@@ -59,14 +59,15 @@ class Fields:
             raise wrong_value(self.param(name), wanted, value)
         return number
 
-    def integer(self, name: str, low: int, high: int, wanted: str) -> int | None:
+    def integer(self, name: str, low: int | None, high: int | None, wanted: str) -> int | None:
+        """None for `low` or `high`: no bound."""
         value = self.get(name)
         if value is None:
             return None
         number = as_integer(value)
         if number is None:
             raise wrong_type(self.param(name), wanted, value)
-        if not low <= number <= high:
+        if (low is not None and number < low) or (high is not None and number > high):
             raise wrong_value(self.param(name), wanted, value)
         return number
 

@@ -85,7 +85,7 @@ def sampling(f: Fields, defaults: SamplingParams) -> SamplingParams:
         "temperature", lambda t: t >= 0, "a finite number >= 0", defaults.temperature
     )
     top_p = f.number("top_p", lambda p: 0 < p <= 1, "a number > 0 and <= 1", defaults.top_p)
-    top_k = f.integer("top_k", 0, 2**63, "an integer >= 0")
+    top_k = f.integer("top_k", 0, None, "an integer >= 0")
     min_p = f.number("min_p", lambda m: 0 <= m <= 1, "a number from 0 to 1", defaults.min_p)
     penalty = defaults.repetition_penalty
     for name in ("repeat_penalty", "repetition_penalty"):  # the second has the last word
@@ -101,17 +101,23 @@ def sampling(f: Fields, defaults: SamplingParams) -> SamplingParams:
     )
 
 
-def max_tokens(f: Fields, names: tuple[str, ...], default: int | None, least: int) -> int | None:
-    """The first of `names` that is given; -1 asks for no limit."""
+def chat_max_tokens(f: Fields, default: int | None) -> int | None:
+    """The first of two names that is given; -1 asks for no limit."""
     limits: list[int | None] = []
-    for name in names:
-        value = f.integer(name, -1, 2**63, f"an integer >= {least}, or -1 for no limit")
+    for name in ("max_completion_tokens", "max_tokens"):
+        wanted = "an integer >= 1, or -1 for no limit"
+        value = f.integer(name, -1, None, wanted)
         if value is None:
             continue
-        if 0 <= value < least:
-            raise wrong_value(f.param(name), f"an integer >= {least}, or -1 for no limit", value)
+        if value == 0:
+            raise wrong_value(f.param(name), wanted, value)
         limits.append(None if value == -1 else min(value, UNLIMITED))
     return limits[0] if limits else default
+
+
+def completion_max_tokens(f: Fields, default: int) -> int:
+    value = f.integer("max_tokens", 0, None, "an integer >= 0")
+    return default if value is None else min(value, UNLIMITED)
 
 
 def streaming(f: Fields) -> Streaming:
@@ -215,7 +221,7 @@ def token_id(value: object, param: str, vocab_size: int) -> int:
 
 
 def min_tokens(f: Fields) -> int:
-    return min(f.integer("min_tokens", 0, 2**63, "an integer >= 0") or 0, UNLIMITED)
+    return min(f.integer("min_tokens", 0, None, "an integer >= 0") or 0, UNLIMITED)
 
 
 def timings(f: Fields) -> bool:

@@ -1,8 +1,13 @@
 """A request body to a JSON object, strictly and within bounds.
 
 Owns what counts as JSON here: UTF-8 with an optional byte order mark, one object, no NaN or
-Infinity, no half of a surrogate pair, at most 64 levels, integers of at most 4300 digits. Knows no
-field. Every failure is a 400 `invalid_json`, but for a body that says it is a form with files.
+Infinity, no half of a surrogate pair, at most 64 levels, integers of at most 4300 digits, at most
+65536 arrays and objects. Knows no field. Every failure is a 400
+`invalid_json`, but for a body that says it is a form with files.
+
+The library reads a body in one go, in which no other thread of Python runs. So what would take it
+long is told before (arrays and objects, of which 4 MiB may hold two million), and numbers are read
+by functions of ours, between which others get their turn.
 """
 
 import codecs
@@ -16,6 +21,7 @@ from caldrix.http.messages import Request
 
 MAX_DEPTH = 64
 MAX_DIGITS = 4300
+MAX_CONTAINERS = 1 << 16  # arrays and objects; read in 20 ms or so
 # Bodies above this are read on a thread: a longer stall would be felt by other clients.
 LARGE_BYTES = 32 << 10
 
@@ -48,8 +54,11 @@ def parse_object(data: bytes) -> dict[str, object]:
     text = _text(data.removeprefix(codecs.BOM_UTF8))
     if not text.strip(" \t\r\n"):
         raise invalid_json("is empty; a JSON object is expected")
+    _check_containers(data)
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_integer)
+        value = json.loads(
+            text, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number
+        )
     except RecursionError:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
@@ -70,6 +79,29 @@ def _text(data: bytes) -> str:
         raise invalid_json(f"is not UTF-8 (byte {error.start})") from None
 
 
+def _check_containers(data: bytes) -> None:
+    """Counts brackets; those in strings are left out where they would matter."""
+    if data.count(b"[") + data.count(b"{") <= MAX_CONTAINERS:
+        return
+    data = data.replace(rb"\\", b"").replace(rb"\"", b"")  # each quote left begins or ends a string
+    count, at = 0, 0
+    while (start := data.find(b'"', at)) >= 0:
+        count += _count_containers(data, at, start, count)
+        at = data.find(b'"', start + 1) + 1
+        if at == 0:  # a string without an end: the library will say so
+            return
+    _count_containers(data, at, len(data), count)
+
+
+def _count_containers(data: bytes, start: int, end: int, before: int) -> int:
+    count = data.count(b"[", start, end) + data.count(b"{", start, end)
+    if before + count > MAX_CONTAINERS:
+        if data.find(b"[" * (MAX_DEPTH + 1), start, end) >= 0:
+            raise _too_deep()
+        raise invalid_json(f"holds more than {MAX_CONTAINERS} arrays and objects")
+    return count
+
+
 def _refuse_constant(name: str) -> object:
     raise invalid_json(f"holds {name}, which is not JSON")
 
@@ -78,6 +110,10 @@ def _integer(digits: str) -> int:
     if len(digits.removeprefix("-")) > MAX_DIGITS:
         raise invalid_json(f"holds an integer of more than {MAX_DIGITS} digits")
     return int(digits)
+
+
+def _number(digits: str) -> float:
+    return float(digits)
 
 
 def _too_deep() -> Exception:

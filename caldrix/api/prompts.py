@@ -75,12 +75,19 @@ def check_continues(f: Fields, messages: Sequence[Message]) -> bool:
     return continues
 
 
-def rendered(model: LoadedModel, messages: Sequence[Message], variables: dict[str, object]) -> str:
-    """The prompt as text."""
+def rendered(
+    model: LoadedModel,
+    messages: Sequence[Message],
+    variables: dict[str, object],
+    continues: bool,
+) -> str:
+    """The prompt of a conversation as text."""
+    tail = text_of(messages[-1]) if continues else ""
+    turns = messages[:-1] if continues else messages
     if model.chat_template is None:
-        return _last_user_text(messages)
+        return _last_user_text(turns) + tail
     try:
-        return model.chat_template.render(messages, **variables)  # type: ignore[arg-type]
+        return model.chat_template.render(turns, **variables) + tail  # type: ignore[arg-type]
     except RefusedError as error:
         raise from_library(error, "messages") from None
 
@@ -107,12 +114,17 @@ def completion_prompts(f: Fields, model: LoadedModel, suffix: str = "") -> tuple
     return tuple(_completion_prompt(item, model) for item in items)
 
 
-def check_prompt(f: Fields) -> None:
+def check_prompt(f: Fields, vocab_size: int) -> None:
     """What can be said of a prompt before it is encoded."""
     value = f.get("prompt")
     if value is None:
         raise missing("prompt")
-    _prompt_list(value)
+    for item in _prompt_list(value):
+        if isinstance(item, list):
+            if not item:
+                raise empty_array("prompt")
+            for one in item:
+                token_id(one, "prompt", vocab_size)
 
 
 def _prompt_list(value: object) -> list[object]:
@@ -143,13 +155,13 @@ def _completion_prompt(value: object, model: LoadedModel) -> Prompt:
         if not ids:
             raise wrong_value("prompt", "text with at least one token", value)
         return Prompt(_fitting(ids, model, "prompt"), value)
-    ids = _given_ids(value, model)
+    ids = _given_ids(value)
     return Prompt(_fitting(ids, model, "prompt"), model.tokenizer.decode(ids))
 
 
 def _infill_prompt(value: object, suffix: str, model: LoadedModel) -> Prompt:
     """Prompt and suffix between the model's tokens for it. Neither is echoed."""
-    before = value if isinstance(value, str) else _given_ids(value, model)
+    before = value if isinstance(value, str) else _given_ids(value)
     assert model.infill is not None
     try:
         ids = infill_ids(model.tokenizer, model.infill, before, suffix)
@@ -158,11 +170,10 @@ def _infill_prompt(value: object, suffix: str, model: LoadedModel) -> Prompt:
     return Prompt(_fitting(ids, model, "prompt"))
 
 
-def _given_ids(value: object, model: LoadedModel) -> list[int]:
+def _given_ids(value: object) -> list[int]:
+    """Of a checked prompt; 5.0 is an integer."""
     assert isinstance(value, list)
-    if not value:
-        raise empty_array("prompt")
-    return [token_id(item, "prompt", model.program.vocab_size) for item in value]
+    return [int(item) for item in value]
 
 
 def _fitting(ids: Sequence[int], model: LoadedModel, param: str) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ ROUTES = (
     Route("POST", "/tokenize", tokens.tokenize, ("/v1/tokenize",), _TOOL),
     Route("POST", "/detokenize", tokens.detokenize, ("/v1/detokenize",), _TOOL),
     Route("POST", "/apply-template", tokens.apply_template, ("/v1/apply-template",), _TOOL),
-    Route("POST", "/v1/chat/completions/input_tokens", tokens.input_tokens, body=_ASKS),
+    Route("POST", "/v1/chat/completions/input_tokens", tokens.input_tokens, body=_TOOL),
     Route("POST", "/v1/chat/completions/*", chat.cancel, ("/chat/completions/*",)),
     Route("GET", "/", state.index),
     # what this version does not do

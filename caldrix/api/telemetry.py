@@ -124,12 +124,14 @@ class Telemetry:
         return FORMS[form](values) if form else []
 
     def _steps(self, always: Labels) -> list[str]:
-        """What the engine measures of its steps."""
+        """What the engine measures of its steps; native times only where they are sampled."""
         tally = self._service.engine.tally
         batch = tally.batch_size
         name = "caldrix_decode_batch_size"
         lines = histogram_lines(name, always, batch.bounds, batch.counts, batch.sum)
         found = family(name, "histogram", "Replies in one step", lines)
+        if self._service.settings.telemetry.level is not Level.SAMPLED:
+            return found
         name, lines = "caldrix_device_step_seconds", []
         for phase, one in tally.device_s.items():
             labels = (*always, ("phase", phase.value))

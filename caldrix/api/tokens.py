@@ -1,31 +1,36 @@
 """Tools over the tokenizer and the chat template: /tokenize, /detokenize, /apply-template and the
 count of a chat's input tokens.
 
-Owns both spellings of /tokenize that clients use. None of these takes a place in the queue; all
-run on a thread.
+Owns both spellings of /tokenize that clients use. The routes that take a chat take all its fields,
+checked as chat checks them. None of these takes a place in the queue; all of it runs on a thread,
+and a long list is written in pieces, between which the event loop gets its turn.
 """
 
-from caldrix.api import generation, prompts, thinking
+from collections.abc import Sequence
+
+from caldrix.api import chat, generation, prompts, thinking
 from caldrix.api.call import Call
 from caldrix.api.fields import Fields
 from caldrix.api.messages import messages
-from caldrix.api.refusals import missing
-from caldrix.api.reply import json_response
+from caldrix.api.refusals import dumps, from_library, missing
+from caldrix.api.reply import JSON_HEADERS, json_response
 from caldrix.api.service import Service
+from caldrix.errors import RefusedError
 from caldrix.http.messages import Response
 
 MAX_IDS = 1 << 20
+_PIECE = 4096  # tokens that are written at once
 
 
 async def tokenize(call: Call) -> Response:
     service, fields = call.service, await call.tool_body()
-    ids, pieces = await service.off_loop(lambda: _tokenize(fields, service))
-    call.ignored = fields.ignored
-    tokens: list[object] = list(ids)
-    if pieces:
-        tokens = [{"id": i, "piece": _piece(service, i)} for i in ids]
-    body = {"count": len(ids), "max_model_len": service.model.context, "tokens": tokens}
-    return json_response(body)
+
+    def work() -> bytes:
+        ids, with_pieces = _tokenize(fields, service)
+        call.ignored = fields.ignored
+        return _tokens_body(ids, with_pieces, service)
+
+    return Response(200, [JSON_HEADERS], await service.off_loop(work))
 
 
 def _tokenize(f: Fields, service: Service) -> tuple[list[int], bool]:
@@ -34,23 +39,43 @@ def _tokenize(f: Fields, service: Service) -> tuple[list[int], bool]:
     if (text := f.string("content")) is not None:
         adds = f.boolean("add_special")
         if f.boolean("parse_special", True):
-            return tokenizer.encode(text, adds), with_pieces
+            return _encoded(service, text, "content", adds), with_pieces
         plain = prompts.plain_ids(service.model, text) if adds else tokenizer.encode_text(text)
         return plain, with_pieces
     if (text := f.string("prompt")) is not None:
-        return tokenizer.encode(text, f.boolean("add_special_tokens", True)), with_pieces
+        adds = f.boolean("add_special_tokens", True)
+        return _encoded(service, text, "prompt", adds), with_pieces
     if f.get("messages") is None:
         raise missing("content")
-    return _chat_ids(f, service), with_pieces
+    return _conversation_ids(f, service), with_pieces
 
 
-def _chat_ids(f: Fields, service: Service) -> list[int]:
+def _encoded(service: Service, text: str, param: str, adds: bool) -> list[int]:
+    try:
+        return service.model.tokenizer.encode(text, adds)
+    except RefusedError as error:
+        raise from_library(error, param) from None
+
+
+def _conversation_ids(f: Fields, service: Service) -> list[int]:
     conversation = messages(f)
+    chat.tools(f)
     variables = thinking.template_variables(f)
     if not f.boolean("add_generation_prompt", True):
         variables["add_generation_prompt"] = False
     continues = prompts.check_continues(f, conversation)
     return prompts.chat_ids(service.model, conversation, variables, continues)
+
+
+def _tokens_body(ids: Sequence[int], with_pieces: bool, service: Service) -> bytes:
+    written = []
+    for start in range(0, len(ids), _PIECE):
+        some: Sequence[object] = ids[start : start + _PIECE]
+        if with_pieces:
+            some = [{"id": i, "piece": _piece(service, i)} for i in ids[start : start + _PIECE]]
+        written.append(dumps(some)[1:-1])
+    head = f'{{"count":{len(ids)},"max_model_len":{service.model.context},"tokens":['
+    return head.encode() + b",".join(written) + b"]}"
 
 
 def _piece(service: Service, token_id: int) -> object:
@@ -64,25 +89,42 @@ def _piece(service: Service, token_id: int) -> object:
 
 async def detokenize(call: Call) -> Response:
     service, fields = call.service, await call.tool_body()
-    values = fields.array("tokens", MAX_IDS)
-    call.ignored = fields.ignored
-    if values is None:
-        raise missing("tokens")
-    ids = [generation.token_id(v, "tokens", service.model.program.vocab_size) for v in values]
-    tokenizer = service.model.tokenizer
-    text = await service.off_loop(lambda: tokenizer.decode(ids, skip_special_tokens=False))
-    return json_response({"content": text, "prompt": text})
+
+    def work() -> Response:
+        values = fields.array("tokens", MAX_IDS)
+        call.ignored = fields.ignored
+        if values is None:
+            raise missing("tokens")
+        ids = [generation.token_id(v, "tokens", service.model.program.vocab_size) for v in values]
+        text = service.model.tokenizer.decode(ids, skip_special_tokens=False)
+        return json_response({"content": text, "prompt": text})
+
+    return await service.off_loop(work)
 
 
 async def apply_template(call: Call) -> Response:
     service, fields = call.service, await call.tool_body()
-    conversation = messages(fields)
-    variables = thinking.template_variables(fields)
-    text = await service.off_loop(lambda: prompts.rendered(service.model, conversation, variables))
-    return json_response({"prompt": text})
+
+    def work() -> str:
+        request = chat.read(fields, service)
+        call.ignored = fields.ignored
+        return prompts.rendered(
+            service.model, request.messages, request.variables, request.continues
+        )
+
+    return json_response({"prompt": await service.off_loop(work)}, headers=chat.notes(service))
 
 
 async def input_tokens(call: Call) -> Response:
-    service, fields = call.service, await call.body()
-    ids = await service.off_loop(lambda: _chat_ids(fields, service))
-    return json_response({"input_tokens": len(ids), "object": "response.input_tokens"})
+    service, fields = call.service, await call.tool_body()
+
+    def work() -> int:
+        request = chat.read(fields, service)
+        call.ignored = fields.ignored
+        found = prompts.chat_ids(
+            service.model, request.messages, request.variables, request.continues
+        )
+        return len(found)
+
+    body = {"input_tokens": await service.off_loop(work), "object": "response.input_tokens"}
+    return json_response(body, headers=chat.notes(service))

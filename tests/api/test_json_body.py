@@ -1,8 +1,12 @@
 """What counts as a JSON body."""
 
+import contextlib
+import threading
+import time
+
 import pytest
 
-from caldrix.api.json_body import MAX_DEPTH, parse_object
+from caldrix.api.json_body import MAX_CONTAINERS, MAX_DEPTH, parse_object
 from caldrix.api.refusals import ApiError
 
 
@@ -11,6 +15,12 @@ def nested(n: int) -> bytes:
     return b'{"a":' + b"[" * (n - 1) + b"]" * (n - 1) + b"}"
 
 
+def wide(n: int, item: bytes, more: bytes = b"") -> bytes:
+    """An object with an array of `n` items, and `more`."""
+    return b'{"a":[' + b",".join([item] * n) + b"]" + more + b"}"
+
+
+BRACKETS = b"[{" * MAX_CONTAINERS
 ACCEPTED = [
     (b"{}", {}),
     (b"\xef\xbb\xbf{}", {}),
@@ -19,6 +29,13 @@ ACCEPTED = [
     ('{"é": 5.0}'.encode(), {"é": 5.0}),
     (b'{"a": ' + b"9" * 4300 + b"}", {"a": int("9" * 4300)}),
     (b'{"a": -' + b"9" * 4300 + b"}", {"a": -int("9" * 4300)}),
+    (b'{"a": [1.5, -0.0, 1e2, 1E-400]}', {"a": [1.5, 0.0, 100.0, 0.0]}),
+    (wide(MAX_CONTAINERS - 2, b"[]"), {"a": [[]] * (MAX_CONTAINERS - 2)}),
+    (b'{"a":"' + BRACKETS + b'"}', {"a": BRACKETS.decode()}),
+    (
+        b'{"a":"\\\\","b":"\\"' + BRACKETS + b'\\\\\\""}',
+        {"a": "\\", "b": '"' + BRACKETS.decode() + '\\"'},
+    ),
 ]
 
 REFUSED = [
@@ -43,6 +60,10 @@ REFUSED = [
     (nested(MAX_DEPTH + 1), "64 levels"),
     (nested(100_000), "64 levels"),
     (b"[" * 100_000, "64 levels"),
+    (wide(MAX_CONTAINERS - 1, b"[]"), "65536 arrays and objects"),
+    (wide(MAX_CONTAINERS - 1, b"{}", b',"b":"[{"'), "65536 arrays and objects"),
+    (b'{"b":"\\"","a":' + wide(MAX_CONTAINERS, b"[]"), "65536 arrays and objects"),
+    (b'{"a":"' + BRACKETS, "not valid JSON"),
 ]
 
 
@@ -60,3 +81,34 @@ def test_refused(data: bytes, words: str) -> None:
     with pytest.raises(ApiError, match=words) as caught:
         parse_object(data)
     assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+
+
+BODY_BYTES = 4 << 20
+WORST = [  # what a body is filled with
+    b"1,", b"0.5,", b"[],", b"{},", b"[" * 60 + b"]" * 60 + b",", b'"",', b"null,", b'{"a":1},',
+    b'"\\n\\n\\n\\n",',
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("item", WORST)
+def test_no_body_keeps_other_threads_from_running(item: bytes) -> None:
+    """While one thread reads it, another runs often: 4 MiB of empty arrays kept it waiting for
+    200 ms, of arrays in arrays for 750 ms, of fractions for 60 ms."""
+    body = b'{"a":[' + item * ((BODY_BYTES - 16) // len(item)) + b"0]}"
+    assert min(_stall(body) for _ in range(3)) < 0.045
+
+
+def _stall(body: bytes) -> float:
+    def read() -> None:
+        with contextlib.suppress(ApiError):
+            parse_object(body)
+
+    thread = threading.Thread(target=read)
+    longest, last = 0.0, time.perf_counter()
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.0002)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    return longest

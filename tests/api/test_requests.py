@@ -71,11 +71,11 @@ def test_a_wrong_type_is_refused_by_name(quick: Served, name: str) -> None:
 OUT_OF_RANGE: dict[str, list[Any]] = {
     "temperature": [-0.1, 10**400],
     "top_p": [0, 1.1],
-    "top_k": [-1, 2**70],
+    "top_k": [-1, -(2**70)],
     "min_p": [-0.1, 1.5],
     "repetition_penalty": [0, -1],
     "max_tokens": [0, -5],
-    "max_completion_tokens": [0, 2**70],
+    "max_completion_tokens": [0, -2],
     "seed": [2**63, -(2**63) - 1],
     "n": [0, 17],
     "stop": ["", [""], LONG],
