@@ -2,8 +2,8 @@
 
 Owns what counts as JSON here: UTF-8 with an optional byte order mark, one object, no NaN or
 Infinity, no half of a surrogate pair, at most 64 levels, integers of at most 4300 digits, at most
-65536 arrays and objects. Knows no field. Every failure is a 400
-`invalid_json`, but for a body that says it is a form with files.
+65536 arrays and objects. Knows no field. Every failure is a 400 `invalid_json`, but for a body that
+says it is a form with files.
 
 The library reads a body in one go, in which no other thread of Python runs. So what would take it
 long is told before (arrays and objects, of which 4 MiB may hold two million), and numbers are read

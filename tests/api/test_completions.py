@@ -93,6 +93,7 @@ def test_what_is_no_prompt(quick: Served, prompt: Any, code: str) -> None:
     ("fields", "code", "param"),
     [
         ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+        ({"max_tokens": -1}, "invalid_value", "max_tokens"),
         ({"logprobs": True}, "invalid_type", "logprobs"),
         ({"logprobs": 21}, "invalid_value", "logprobs"),
         ({"suffix": "x"}, "unsupported_parameter", "suffix"),

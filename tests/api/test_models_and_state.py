@@ -204,7 +204,7 @@ def test_a_chat_is_counted_and_shown_as_it_is_sent(quick: Served) -> None:
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens"),
         ("/apply-template", {}, "messages"),
-        (f"{CHAT}/input_tokens", {"messages": []}, "model"),
+        (f"{CHAT}/input_tokens", {"messages": []}, "messages"),
     ],
 )
 def test_what_the_tools_refuse(

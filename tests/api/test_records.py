@@ -210,7 +210,12 @@ def test_bytes_that_were_no_request_are_counted(quick_path: Path) -> None:
 def test_a_client_that_leaves_a_reply_is_no_parse_error(endless_path: Path) -> None:
     with serving(endless_path, context=4096) as served:
         for stream in (True, False):
-            body = {"model": served.model.name, "prompt": "A", "max_tokens": -1, "stream": stream}
+            body = {
+                "model": served.model.name,
+                "prompt": "A",
+                "max_tokens": 1 << 20,
+                "stream": stream,
+            }
             data = json.dumps(body).encode()
             head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
             with socket.create_connection(("127.0.0.1", served.server.port)) as client:
