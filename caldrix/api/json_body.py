@@ -2,12 +2,12 @@
 
 Owns what counts as JSON here: UTF-8 with an optional byte order mark, one object, no NaN or
 Infinity, no half of a surrogate pair, at most 64 levels, integers of at most 4300 digits, at most
-65536 arrays and objects. Knows no field. Every failure is a 400 `invalid_json`, but for a body that
-says it is a form with files.
+65536 arrays and objects and as many strings. Knows no field. Every failure is a 400 `invalid_json`,
+but for a body that says it is a form with files.
 
 The library reads a body in one go, in which no other thread of Python runs. So what would take it
-long is told before (arrays and objects, of which 4 MiB may hold two million), and numbers are read
-by functions of ours, between which others get their turn.
+long is told before (arrays, objects and strings, of which 4 MiB may hold a million), and numbers
+are read by functions of ours, between which others get their turn.
 """
 
 import codecs
@@ -22,6 +22,7 @@ from caldrix.http.messages import Request
 MAX_DEPTH = 64
 MAX_DIGITS = 4300
 MAX_CONTAINERS = 1 << 16  # arrays and objects; read in 20 ms or so
+MAX_STRINGS = 1 << 16  # names of fields too; read in 10 ms or so
 # Bodies above this are read on a thread: a longer stall would be felt by other clients.
 LARGE_BYTES = 32 << 10
 
@@ -54,7 +55,7 @@ def parse_object(data: bytes) -> dict[str, object]:
     text = _text(data.removeprefix(codecs.BOM_UTF8))
     if not text.strip(" \t\r\n"):
         raise invalid_json("is empty; a JSON object is expected")
-    _check_containers(data)
+    _check_counts(data)
     try:
         value = json.loads(
             text, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number
@@ -79,18 +80,22 @@ def _text(data: bytes) -> str:
         raise invalid_json(f"is not UTF-8 (byte {error.start})") from None
 
 
-def _check_containers(data: bytes) -> None:
-    """Counts brackets; those in strings are left out where they would matter."""
-    if data.count(b"[") + data.count(b"{") <= MAX_CONTAINERS:
+def _check_counts(data: bytes) -> None:
+    """Counts brackets and strings; brackets in strings are left out where they would matter."""
+    brackets = data.count(b"[") + data.count(b"{")
+    if brackets <= MAX_CONTAINERS and data.count(b'"') <= 2 * MAX_STRINGS:
         return
     data = data.replace(rb"\\", b"").replace(rb"\"", b"")  # each quote left begins or ends a string
-    count, at = 0, 0
+    containers, strings, at = 0, 0, 0
     while (start := data.find(b'"', at)) >= 0:
-        count += _count_containers(data, at, start, count)
+        containers += _count_containers(data, at, start, containers)
+        strings += 1
+        if strings > MAX_STRINGS:
+            raise invalid_json(f"holds more than {MAX_STRINGS} strings")
         at = data.find(b'"', start + 1) + 1
         if at == 0:  # a string without an end: the library will say so
             return
-    _count_containers(data, at, len(data), count)
+    _count_containers(data, at, len(data), containers)
 
 
 def _count_containers(data: bytes, start: int, end: int, before: int) -> int:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from caldrix.api.json_body import MAX_CONTAINERS, MAX_DEPTH, parse_object
+from caldrix.api.json_body import MAX_CONTAINERS, MAX_DEPTH, MAX_STRINGS, parse_object
 from caldrix.api.refusals import ApiError
 
 
@@ -31,6 +31,8 @@ ACCEPTED = [
     (b'{"a": -' + b"9" * 4300 + b"}", {"a": -int("9" * 4300)}),
     (b'{"a": [1.5, -0.0, 1e2, 1E-400]}', {"a": [1.5, 0.0, 100.0, 0.0]}),
     (wide(MAX_CONTAINERS - 2, b"[]"), {"a": [[]] * (MAX_CONTAINERS - 2)}),
+    (wide(MAX_STRINGS - 1, b'""'), {"a": [""] * (MAX_STRINGS - 1)}),
+    (b'{"a":"' + rb"\"" * (2 * MAX_STRINGS) + b'"}', {"a": '"' * (2 * MAX_STRINGS)}),
     (b'{"a":"' + BRACKETS + b'"}', {"a": BRACKETS.decode()}),
     (
         b'{"a":"\\\\","b":"\\"' + BRACKETS + b'\\\\\\""}',
@@ -64,6 +66,8 @@ REFUSED = [
     (wide(MAX_CONTAINERS - 1, b"{}", b',"b":"[{"'), "65536 arrays and objects"),
     (b'{"b":"\\"","a":' + wide(MAX_CONTAINERS, b"[]"), "65536 arrays and objects"),
     (b'{"a":"' + BRACKETS, "not valid JSON"),
+    (wide(MAX_STRINGS, b'""'), "65536 strings"),
+    (wide(MAX_STRINGS, b'"[{\\""'), "65536 strings"),
 ]
 
 
@@ -94,7 +98,7 @@ WORST = [  # what a body is filled with
 @pytest.mark.parametrize("item", WORST)
 def test_no_body_keeps_other_threads_from_running(item: bytes) -> None:
     """While one thread reads it, another runs often: 4 MiB of empty arrays kept it waiting for
-    200 ms, of arrays in arrays for 750 ms, of fractions for 60 ms."""
+    200 ms, of arrays in arrays for 750 ms, of fractions and strings for 60 ms."""
     body = b'{"a":[' + item * ((BODY_BYTES - 16) // len(item)) + b"0]}"
     assert min(_stall(body) for _ in range(3)) < 0.045
 
