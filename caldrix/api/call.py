@@ -15,7 +15,7 @@ from caldrix.api.choices import Draft, Job
 from caldrix.api.fields import Fields
 from caldrix.api.json_body import read_object
 from caldrix.api.records import Record, Records
-from caldrix.api.refusals import model_not_found
+from caldrix.api.refusals import called_off, model_not_found
 from caldrix.api.service import Service
 from caldrix.http.messages import Request
 
@@ -63,7 +63,7 @@ class Call:
     async def fields(self) -> Fields:
         """The body."""
         started = time.monotonic()
-        values = await read_object(self.request, self.service.off_loop)
+        values = await read_object(self.request, self.off_loop)
         self.record.parse_s = time.monotonic() - started
         return Fields(values)
 
@@ -79,10 +79,20 @@ class Call:
         check_model(fields, self.service.name, is_required=False)
         return fields
 
+    async def off_loop(self, work: Callable[[], Value]) -> Value:
+        """Runs `work` on a thread, unless the client has left before its turn comes."""
+
+        def work_for_someone() -> Value:
+            if self.gone.is_set():
+                raise called_off()
+            return work()
+
+        return await self.service.off_loop(work_for_someone)
+
     async def prepare(self, work: Callable[[], Value]) -> Value:
         """Fields, template, tokenizer and the choices to come, on a thread: each may be long."""
         started = time.monotonic()
-        value = await self.service.off_loop(work)
+        value = await self.off_loop(work)
         self.record.tokenize_s = time.monotonic() - started
         return value
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from caldrix.api.generation import Options
 from caldrix.api.prompts import Prompt
-from caldrix.api.refusals import ApiError
+from caldrix.api.refusals import ApiError, called_off
 from caldrix.api.service import Service
 from caldrix.engine.generate import TextStream
 from caldrix.engine.generation import Generation
@@ -277,7 +277,7 @@ class Job:
         """Of a reply that was called off, only a deadline leaves something worth giving: what there
         is of its text, if any, but no part of the scores of a prompt."""
         if generation.cancel_reason is not CancelReason.DEADLINE:
-            raise ApiError(400, "cancelled", "the request was called off")
+            raise called_off()
         has_text = self._counted.completion + generation.n_completion > 0
         if self.plan.scores_prompt:
             has_text = len(generation.prompt_logprobs) == generation.n_prompt

@@ -37,7 +37,8 @@ async def requests(call: Call) -> Response:
 
 
 def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= RING:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 9
+    if not is_number or not 1 <= int(text) <= RING:
         raise wrong_value("limit", f"an integer from 1 to {RING}", text)
     return int(text)
 

@@ -12,6 +12,8 @@ from caldrix.errors import BusyError, CaldrixError, EngineError, RefusedError
 
 REQUEST = "invalid_request_error"
 MAX_SHOWN = 64  # characters of a value in a message
+_PIECE = 64  # items of a list that are written at once
+_NO_RETRY = (("x-should-retry", "false"),)
 
 Headers = Sequence[tuple[str, str]]
 
@@ -55,6 +57,17 @@ def dumps(value: object) -> bytes:
         value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
     )
     return text.encode()
+
+
+def dumps_in_pieces(value: object) -> bytes:
+    """As `dumps`, in steps of a millisecond or so, between which other threads get their turn."""
+    if isinstance(value, dict):
+        items = (dumps(key) + b":" + dumps_in_pieces(value[key]) for key in sorted(value))
+        return b"{" + b",".join(items) + b"}"
+    if isinstance(value, list):
+        starts = range(0, len(value), _PIECE)
+        return b"[" + b",".join(dumps(value[i : i + _PIECE])[1:-1] for i in starts) + b"]"
+    return dumps(value)
 
 
 def shown(value: object) -> str:
@@ -135,15 +148,19 @@ def unavailable(code: str, message: str) -> ApiError:
     return ApiError(503, code, message, None, "unavailable_error", headers)
 
 
-def engine_failed(message: str) -> ApiError:
+def engine_failed(message: str, *, may_retry: bool = True) -> ApiError:
     """The engine could not finish this request."""
-    return ApiError(500, "engine_error", message, None, "server_error")
+    headers = () if may_retry else _NO_RETRY
+    return ApiError(500, "engine_error", message, None, "server_error", headers)
 
 
 def engine_gone(message: str) -> ApiError:
-    """The engine cannot go on: trying again is of no use."""
-    headers = (("x-should-retry", "false"),)
-    return ApiError(503, "engine_error", message, None, "server_error", headers)
+    """The engine had failed before this request came."""
+    return ApiError(503, "engine_error", message, None, "server_error", _NO_RETRY)
+
+
+def called_off() -> ApiError:
+    return ApiError(400, "cancelled", "the request was called off")
 
 
 def internal_error(request_id: str) -> ApiError:

@@ -8,16 +8,18 @@ request.
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Protocol
 
 from caldrix.api.choices import Delta, Ended, Event, Job, Opened
-from caldrix.api.refusals import ApiError, dumps
+from caldrix.api.refusals import ApiError, dumps, dumps_in_pieces, internal_error
 from caldrix.api.timings import reply_timings
 from caldrix.http import sse
 from caldrix.http.messages import Response, StreamResponse
 
 Choice = dict[str, object]
 JSON_HEADERS = ("Content-Type", "application/json")
+_NO_CHOICES = b'{"choices":[]'  # what the JSON of an envelope begins with
 
 
 class Shape(Protocol):
@@ -64,24 +66,33 @@ async def answer(job: Job, shape: Shape, gone: asyncio.Event) -> Response:
         choices = await _collect(job, shape)
     finally:
         watcher.cancel()
-    body = _envelope(job, shape.object_name, choices)
+    body = _envelope(job, shape.object_name, [])
     body["usage"] = _usage(job, shape)
     if job.plan.options.timings:
         body["timings"] = reply_timings(job)
-    return json_response(body, headers=job.plan.notes)
+    rest = dumps(body).removeprefix(_NO_CHOICES)
+    data = b'{"choices":[' + b",".join(choices) + b"]" + rest
+    return Response(200, [JSON_HEADERS, *job.plan.notes], data)
 
 
-async def _collect(job: Job, shape: Shape) -> list[Choice]:
-    choices: list[Choice] = []
+async def _collect(job: Job, shape: Shape) -> list[bytes]:
+    """Each choice as JSON. Scores of a long reply take long to write: that is a thread's work."""
+    choices: list[bytes] = []
     waiting: list[Event] = []
     async with aclosing(job.events()) as events:
         async for event in events:
             if isinstance(event, Ended):
-                choices.append(shape.whole(waiting, event.reason))
+                write = partial(_written, shape, waiting, event.reason)
+                has_scores = job.plan.options.n_logprobs is not None
+                choices.append(await job.service.off_loop(write) if has_scores else write())
                 waiting = []
             else:
                 waiting.append(event)
     return choices
+
+
+def _written(shape: Shape, events: Sequence[Event], reason: str) -> bytes:
+    return dumps_in_pieces(shape.whole(events, reason))
 
 
 def stream(job: Job, shape: Shape, ping_interval_s: float) -> StreamResponse:
@@ -117,6 +128,11 @@ async def _chunks(job: Job, shape: Shape) -> AsyncGenerator[bytes, None]:
                     yield _chunk(job, shape, [choice])
     except ApiError as error:  # the status is sent: the error is an event
         yield sse.event(dumps(error.body))
+    except Exception:  # a bug in caldrix: told before the connection is cut
+        told = internal_error(job.id)
+        job.error_code = told.code
+        yield sse.event(dumps(told.body))
+        raise
     else:
         if job.plan.options.streaming.include_usage:
             yield _chunk(job, shape, [])

@@ -113,11 +113,10 @@ class Service:
         self._n_admitted += 1
 
     def engine_error(self, error: EngineError) -> ApiError:
-        if self.engine.failed:
-            return engine_gone(str(error))
+        """For a request that was in the queue or ran."""
         if self.is_draining:
             return unavailable("shutting_down", "the server is shutting down")
-        return engine_failed(str(error))
+        return engine_failed(str(error), may_retry=not self.engine.failed)
 
     def deadline_error(self, has_started: bool) -> ApiError:
         """For a request that has no token when its time is over."""

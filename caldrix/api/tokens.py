@@ -30,7 +30,7 @@ async def tokenize(call: Call) -> Response:
         call.ignored = fields.ignored
         return _tokens_body(ids, with_pieces, service)
 
-    return Response(200, [JSON_HEADERS], await service.off_loop(work))
+    return Response(200, [JSON_HEADERS], await call.off_loop(work))
 
 
 def _tokenize(f: Fields, service: Service) -> tuple[list[int], bool]:
@@ -99,20 +99,21 @@ async def detokenize(call: Call) -> Response:
         text = service.model.tokenizer.decode(ids, skip_special_tokens=False)
         return json_response({"content": text, "prompt": text})
 
-    return await service.off_loop(work)
+    return await call.off_loop(work)
 
 
 async def apply_template(call: Call) -> Response:
     service, fields = call.service, await call.tool_body()
 
-    def work() -> str:
+    def work() -> Response:
         request = chat.read(fields, service)
         call.ignored = fields.ignored
-        return prompts.rendered(
+        text = prompts.rendered(
             service.model, request.messages, request.variables, request.continues
         )
+        return json_response({"prompt": text}, headers=chat.notes(service))
 
-    return json_response({"prompt": await service.off_loop(work)}, headers=chat.notes(service))
+    return await call.off_loop(work)
 
 
 async def input_tokens(call: Call) -> Response:
@@ -126,5 +127,5 @@ async def input_tokens(call: Call) -> Response:
         )
         return len(found)
 
-    body = {"input_tokens": await service.off_loop(work), "object": "response.input_tokens"}
+    body = {"input_tokens": await call.off_loop(work), "object": "response.input_tokens"}
     return json_response(body, headers=chat.notes(service))

@@ -71,6 +71,16 @@ def text(accepts: str) -> Kind:
     return Kind(parse, accepts)
 
 
+def utf8_text(accepts: str) -> Kind:
+    """Text that can be written in a reply: no bytes that are not UTF-8."""
+
+    def parse(value: str) -> str:
+        value.encode()  # its UnicodeEncodeError is a ValueError
+        return str(text(accepts).parse(value))
+
+    return Kind(parse, accepts)
+
+
 def size(accepts: str) -> Kind:
     def parse(value: str) -> int:
         from caldrix.units import parse_size

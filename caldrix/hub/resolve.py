@@ -73,11 +73,11 @@ def parse_model(argument: str) -> ModelReference:
 def _parse_path(argument: str) -> ModelReference | None:
     path = os.path.expanduser(argument)
     if os.path.isdir(path):
-        name = os.path.basename(os.path.abspath(path)) or "model"
+        name = _whole_text(os.path.basename(os.path.abspath(path))) or "model"
         return ModelReference(ModelKind.DIRECTORY, name, path=Path(path))
     is_gguf_name = argument.lower().endswith(".gguf")
     if os.path.isfile(path) and (is_gguf_name or _has_gguf_magic(path)):
-        return ModelReference(ModelKind.GGUF, Path(path).stem, path=Path(path))
+        return ModelReference(ModelKind.GGUF, _whole_text(Path(path).stem), path=Path(path))
     is_path = argument.startswith(("./", "../", "/", "~")) or argument == ".."
     if not is_gguf_name and not is_path:
         return None
@@ -86,6 +86,11 @@ def _parse_path(argument: str) -> ModelReference | None:
         raise RefusedError(f"no such directory: {printable(argument)}, and it is {what}")
     missing = "directory" if not is_gguf_name else "directory or file" if is_path else "file"
     raise NotFoundError(f"no such {missing}: {printable(argument)}")
+
+
+def _whole_text(name: str) -> str:
+    """A file's name as text that can be written: bytes that are not UTF-8 become `?`."""
+    return name.encode(errors="replace").decode()
 
 
 def _has_gguf_magic(path: str) -> bool:

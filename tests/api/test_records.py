@@ -77,7 +77,12 @@ def test_refused_requests_leave_records_too(quick_path: Path) -> None:
         assert len(served.get("/debug/requests?limit=1").json["requests"]) == 1
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=257", "limit=x", "limit=", "state=other"])
+LONG_LIMIT = "limit=000000001" + "9" * 4400
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=257", "limit=x", "limit=", "state=other", LONG_LIMIT]
+)
 def test_a_query_out_of_range_is_refused(quick: Served, query: str) -> None:
     quick.chat(max_tokens=1)
     assert quick.get(f"/debug/requests?{query}").status == (200 if query == "limit=" else 400)

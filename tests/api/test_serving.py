@@ -1,8 +1,11 @@
 """A server's life: embedding it, closing it while it answers, and what a failed engine gives."""
 
 import asyncio
+import http.client
 import json
+import socket
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,8 @@ import pytest
 from served import CHAT, COMPLETIONS, Answer, Served, serving
 
 from caldrix import inferno
-from caldrix.api.refusals import ApiError, dumps, from_library, shown
+from caldrix.api.chat import ChatShape
+from caldrix.api.refusals import ApiError, dumps, dumps_in_pieces, from_library, shown
 from caldrix.api.service import Settings
 from caldrix.engine.engine import Engine
 from caldrix.engine.load import LoadOptions, load_model
@@ -134,6 +138,33 @@ async def _fail(engine: Engine) -> None:
     engine._fail("boom")
 
 
+def test_an_engine_that_fails_under_a_request_answers_it(endless_path: Path) -> None:
+    with serving(endless_path, context=4096) as served:
+        running = threading.Thread(target=lambda: answers.append(served.chat()))
+        answers: list[Any] = []
+        running.start()
+        wait_for(served, "running")
+        served.on_loop(_fail(served.server._engine))
+        running.join(30)
+        assert (answers[0].status, answers[0].error["code"]) == (500, "engine_error")
+        assert answers[0].headers["x-should-retry"] == "false"
+        text = served.get("/metrics").body.decode()
+        assert 'outcome="error"} 1' in text
+        assert 'outcome="rejected"' not in text
+
+
+def test_a_bug_under_a_stream_is_told_in_it(quick: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*values: Any) -> Any:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(ChatShape, "piece", broken)
+    with pytest.raises(http.client.IncompleteRead) as cut:
+        quick.chat(stream=True)
+    assert b'"code":"internal_error"' in cut.value.partial
+    record = quick.get("/debug/requests?state=done&limit=1").json["requests"][0]
+    assert record["error_code"] == "internal_error"
+
+
 def test_a_step_that_fails_is_an_error_and_the_server_goes_on(quick_path: Path) -> None:
     with serving(quick_path) as served:
         program = served.model.program
@@ -155,7 +186,6 @@ def test_a_step_that_fails_is_an_error_and_the_server_goes_on(quick_path: Path) 
 
 
 def test_a_client_that_leaves_ends_its_request(endless_path: Path) -> None:
-    import socket
 
     with serving(endless_path, context=4096) as served:
         for path, fields in ((CHAT, {"stream": True}), (CHAT, {}), (COMPLETIONS, {"prompt": "A"})):
@@ -218,3 +248,38 @@ def test_an_answer_is_never_nan() -> None:
     assert dumps(error.body) == (
         b'{"error":{"code":"c","message":"m","n":1,"param":null,"type":"invalid_request_error"}}'
     )
+
+
+def test_json_in_pieces_is_the_same_json() -> None:
+    scores = [{"token": "é", "logprob": -i / 7, "bytes": [i]} for i in range(200)]
+    for value in ({"b": {"z": scores, "a": None}, "a": "x"}, scores, [], {}, 5, scores[:64]):
+        assert dumps_in_pieces(value) == dumps(value)
+
+
+def test_work_for_a_client_that_left_is_not_done(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep two threads from those who wait."""
+    done: list[str] = []
+    may_go = threading.Event()
+    with serving(quick_path) as served:
+        monkeypatch.setattr(
+            served.model.tokenizer, "encode_text", lambda text: done.append(text) or [1]
+        )
+        threads = served.server._service._threads
+        held = [threads.submit(may_go.wait, 30) for _ in range(2)]
+        for word in ("left", "stays"):
+            body = json.dumps({"content": word, "parse_special": False}).encode()
+            head = f"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            client = socket.create_connection(("127.0.0.1", served.server.port), timeout=30)
+            client.sendall(head.encode() + body)
+            while threads._work_queue.qsize() < (1 if word == "left" else 2):
+                time.sleep(0.001)
+            if word == "left":
+                client.close()
+        assert served.get("/health").status == 200  # the loop has seen that the first one left
+        may_go.set()
+        assert client.recv(12) == b"HTTP/1.1 200"
+        client.close()
+        assert all(future.result(30) for future in held)
+    assert done == ["stays"]

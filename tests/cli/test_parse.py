@@ -74,7 +74,7 @@ BAD = {  # flag -> values it refuses; their exit status is 2 for caldrix's own f
     "--repetition-penalty": ("0", "-2", "inf", "nan"),
     "--seed": ("x", "1.5", "9223372036854775808", ""),
     "--port": ("-1", "65536", "1.5"),
-    "--served-name": ("",),
+    "--served-name": ("", "\udcff"),
     "--dtype": ("f16", "", "BF16"),
     "--queue-depth": ("-1",),
     "--max-batch": ("0", "2", "-1"),

@@ -89,6 +89,13 @@ def test_anything_else_is_refused_in_one_line(arguments: list[str], reason: str)
         assert caught.value.exit_status in (1, 2)
 
 
+def test_a_name_that_is_not_utf8_is_served_as_text(empty_directory: Path) -> None:
+    (empty_directory / "mod\udce9l").mkdir(parents=True)
+    (empty_directory / "\udcff.gguf").write_bytes(b"GGUF")
+    assert parse_model("./mod\udce9l").served_name == "mod?l"
+    assert parse_model("./\udcff.gguf").served_name == "?"
+
+
 def test_an_existing_directory_wins_over_every_other_meaning(empty_directory: Path) -> None:
     for name in ("demo", "smollm2", "owner/name", "x.gguf", "pypi:thing"):
         (empty_directory / name).mkdir(parents=True)
