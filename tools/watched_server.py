@@ -3,8 +3,8 @@
     python tools/watched_server.py FILE MODEL [serve's flags]
 
 A stall is the time from the loop's waking to its next poll: while it lasts nobody is served. On
-SIGUSR1 the figures so far go to FILE as one JSON object and start anew. The selector is the one
-thing that is replaced; everything else is the command as users run it.
+SIGUSR1 the figures so far go to FILE as one JSON object and start anew. The selector of the loop,
+which runs on a thread of its own, is replaced; everything else is the command as users run it.
 """
 
 import asyncio
@@ -48,7 +48,14 @@ class WatchedSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-ty
 
 
 watched: list[WatchedSelector] = []
+loops: list[asyncio.AbstractEventLoop] = []
+new_event_loop = asyncio.new_event_loop
 collected: dict[str, float] = {"since": 0.0, "ms": 0.0}  # the longest garbage collection
+
+
+def noted_loop() -> asyncio.AbstractEventLoop:
+    loops.append(new_event_loop())
+    return loops[-1]
 
 
 def time_collection(phase: str, info: dict[str, int]) -> None:
@@ -66,7 +73,7 @@ def figures() -> dict[str, object]:
         "collection_ms": round(collected["ms"], 2),
         "n_turns": loop.n_turns,
         "stalls_ms": [[round(whole, 2), round(cpu, 2)] for whole, cpu in loop.stalls],
-        "n_tasks": len(asyncio.all_tasks()),
+        "n_tasks": len(asyncio.all_tasks(loops[-1])),
         "n_descriptors": len(os.listdir("/proc/self/fd")) - 1,  # less the one of this listing
     }
     collected["ms"] = 0.0
@@ -85,6 +92,7 @@ def main() -> int:
     signal.signal(signal.SIGUSR1, tell)
     gc.callbacks.append(time_collection)
     selectors.DefaultSelector = WatchedSelector  # type: ignore[misc]
+    asyncio.new_event_loop = noted_loop
     from caldrix.cli.main import main as command
 
     sys.argv[1:] = ["serve", *sys.argv[2:]]
