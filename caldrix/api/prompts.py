@@ -52,8 +52,7 @@ def chat_ids(
     continues: bool,
 ) -> list[int]:
     """The ids of a conversation; where it `continues`, the last message's text is left open."""
-    tail = text_of(messages[-1]) if continues else ""
-    turns = messages[:-1] if continues else messages
+    turns, tail = _turns_and_tail(messages, continues)
     try:
         if model.chat_template is None:
             ids = plain_ids(model, _last_user_text(turns))
@@ -75,6 +74,11 @@ def check_continues(f: Fields, messages: Sequence[Message]) -> bool:
     return continues
 
 
+def _turns_and_tail(messages: Sequence[Message], continues: bool) -> tuple[Sequence[Message], str]:
+    """The whole messages, and the text that the reply continues."""
+    return (messages[:-1], text_of(messages[-1])) if continues else (messages, "")
+
+
 def rendered(
     model: LoadedModel,
     messages: Sequence[Message],
@@ -82,8 +86,7 @@ def rendered(
     continues: bool,
 ) -> str:
     """The prompt of a conversation as text."""
-    tail = text_of(messages[-1]) if continues else ""
-    turns = messages[:-1] if continues else messages
+    turns, tail = _turns_and_tail(messages, continues)
     if model.chat_template is None:
         return _last_user_text(turns) + tail
     try:

@@ -6,20 +6,22 @@ checked as chat checks them. None of these takes a place in the queue; all of it
 and a long list is written in pieces, between which the event loop gets its turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from caldrix.api import chat, generation, prompts, thinking
 from caldrix.api.call import Call
 from caldrix.api.fields import Fields
 from caldrix.api.messages import messages
-from caldrix.api.refusals import dumps, from_library, missing
+from caldrix.api.refusals import dumps_in_pieces, from_library, missing
 from caldrix.api.reply import JSON_HEADERS, json_response
 from caldrix.api.service import Service
 from caldrix.errors import RefusedError
 from caldrix.http.messages import Response
 
+Value = TypeVar("Value")
+
 MAX_IDS = 1 << 20
-_PIECE = 4096  # tokens that are written at once
 
 
 async def tokenize(call: Call) -> Response:
@@ -68,14 +70,11 @@ def _conversation_ids(f: Fields, service: Service) -> list[int]:
 
 
 def _tokens_body(ids: Sequence[int], with_pieces: bool, service: Service) -> bytes:
-    written = []
-    for start in range(0, len(ids), _PIECE):
-        some: Sequence[object] = ids[start : start + _PIECE]
-        if with_pieces:
-            some = [{"id": i, "piece": _piece(service, i)} for i in ids[start : start + _PIECE]]
-        written.append(dumps(some)[1:-1])
-    head = f'{{"count":{len(ids)},"max_model_len":{service.model.context},"tokens":['
-    return head.encode() + b",".join(written) + b"]}"
+    tokens: list[object] = list(ids)
+    if with_pieces:
+        tokens = [{"id": i, "piece": _piece(service, i)} for i in ids]
+    body = {"count": len(ids), "max_model_len": service.model.context, "tokens": tokens}
+    return dumps_in_pieces(body)
 
 
 def _piece(service: Service, token_id: int) -> object:
@@ -103,29 +102,27 @@ async def detokenize(call: Call) -> Response:
 
 
 async def apply_template(call: Call) -> Response:
+    return await _of_chat(call, prompts.rendered, lambda text: {"prompt": text})
+
+
+async def input_tokens(call: Call) -> Response:
+    return await _of_chat(
+        call,
+        prompts.chat_ids,
+        lambda ids: {"input_tokens": len(ids), "object": "response.input_tokens"},
+    )
+
+
+async def _of_chat(
+    call: Call, prompt_of: Callable[..., Value], body_of: Callable[[Value], dict[str, object]]
+) -> Response:
+    """What `prompt_of` (of prompts.py) gives for a chat, shown by `body_of`."""
     service, fields = call.service, await call.tool_body()
 
     def work() -> Response:
         request = chat.read(fields, service)
         call.ignored = fields.ignored
-        text = prompts.rendered(
-            service.model, request.messages, request.variables, request.continues
-        )
-        return json_response({"prompt": text}, headers=chat.notes(service))
+        found = prompt_of(service.model, request.messages, request.variables, request.continues)
+        return json_response(body_of(found), headers=chat.notes(service))
 
     return await call.off_loop(work)
-
-
-async def input_tokens(call: Call) -> Response:
-    service, fields = call.service, await call.tool_body()
-
-    def work() -> int:
-        request = chat.read(fields, service)
-        call.ignored = fields.ignored
-        found = prompts.chat_ids(
-            service.model, request.messages, request.variables, request.continues
-        )
-        return len(found)
-
-    body = {"input_tokens": await call.off_loop(work), "object": "response.input_tokens"}
-    return json_response(body, headers=chat.notes(service))

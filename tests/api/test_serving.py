@@ -186,7 +186,6 @@ def test_a_step_that_fails_is_an_error_and_the_server_goes_on(quick_path: Path) 
 
 
 def test_a_client_that_leaves_ends_its_request(endless_path: Path) -> None:
-
     with serving(endless_path, context=4096) as served:
         for path, fields in ((CHAT, {"stream": True}), (CHAT, {}), (COMPLETIONS, {"prompt": "A"})):
             fields = {"model": served.model.name, "max_tokens": 1 << 20, **fields}
