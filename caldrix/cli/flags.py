@@ -55,6 +55,7 @@ class Flag:
 
 NO_HTTP = "caldrix {command} serves no HTTP; use caldrix serve"
 ONE_ANSWER = "it belongs to caldrix run"
+ONE_REPLY = "caldrix {command} decodes one reply at a time; it belongs to caldrix serve"
 FIRST_ARGUMENT = "give the model as the first argument"
 PATH = values.text("a path")
 
@@ -113,6 +114,9 @@ FLAGS = (
          "requests that may wait for the engine; past it a request gets 429"),
     Flag("--max-batch", "1|8", values.count_choice(1, 8), 1, "8 on the AMD lane, else 1",
          "requests decoded together", lanes="hip"),
+    Flag("--parallel", "N", integer(1, 16), 1, "1",
+         "requests decoded together, each with the whole --ctx; a reply is the same with any N",
+         SERVE | {"plan"}, why_not=ONE_REPLY, lanes="cpu"),
     Flag("--admission", "fill|one", choice("fill", "one"), "fill", "fill",
          "prompts admitted between decode steps: every free slot, or at most one"),
     Flag("--prefill-grid", "off|on", choice("off", "on"), "off", "off",

@@ -209,8 +209,11 @@ def _sizes(
 def check_fit(sizes: Sizes, where: str, limits: Limits, limit: int | None) -> None:
     """Refuses, before anything is allocated, what this machine cannot hold."""
     if limit is not None and sizes.total > limit:
+        many = limits.n_slots > 1
+        slots = f" and --parallel {limits.n_slots}" if many else ""
         raise TooLargeError(
             f"{where}: needs {format_size(sizes.total)} ({format_size(sizes.files)} of weights,"
-            f" {format_size(sizes.cache)} of cache at --ctx {limits.context});"
-            f" this process may use {format_size(limit)}; use a smaller --ctx or model"
+            f" {format_size(sizes.cache)} of cache at --ctx {limits.context}{slots});"
+            f" this process may use {format_size(limit)};"
+            f" use a smaller --ctx{', --parallel' if many else ''} or model"
         )

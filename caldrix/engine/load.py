@@ -114,10 +114,13 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
         eos = frozenset({tokenizer.eos_id})
     used = program.options
     name = options.name or (path.stem if path.is_file() else path.name)
+    context = f"context {program.context}"
+    if used.n_slots > 1:
+        context += f" for each of {used.n_slots}"
     status(
         f"compiled {name} in {format_seconds(time.monotonic() - started)}:"
         f" {parts.config.model_type}, {format_size(program.sizes.files)} of weights,"
-        f" {used.dtype}, context {program.context}, cpu {used.cpu_isa}, {used.threads} thread(s)"
+        f" {used.dtype}, {context}, cpu {used.cpu_isa}, {used.threads} thread(s)"
     )
     return LoadedModel(
         program,

@@ -27,6 +27,7 @@ GOOD = {  # flag -> (as typed, the value)
     "--dtype": ("bf16", "bf16"),
     "--queue-depth": ("0", 0),
     "--max-batch": ("8", 8),
+    "--parallel": ("16", 16),
     "--admission": ("one", "one"),
     "--prefill-grid": ("on", "on"),
     "--threads": ("+2", 2),
@@ -78,6 +79,7 @@ BAD = {  # flag -> values it refuses; their exit status is 2 for caldrix's own f
     "--dtype": ("f16", "", "BF16"),
     "--queue-depth": ("-1",),
     "--max-batch": ("0", "2", "-1"),
+    "--parallel": ("0", "17", "-1", "2.5", "auto"),
     "--threads": ("0", "x", "1.5"),
     "--weight-budget": ("0", "-5g", "5x", "", "g", "99999999999999999999"),
     "--weight-ring": ("1", "x"),
@@ -191,6 +193,15 @@ def test_what_a_run_does_not_serve_is_refused_with_or_without_a_value(name: str)
             assert isinstance(error, UsageError)
             assert name in str(error)
             assert REFUSED_ON_RUN[name] in str(error)
+
+
+def test_a_run_has_one_reply_at_a_time() -> None:
+    error = refusal("m", "--parallel", "2")
+    assert isinstance(error, UsageError)
+    assert str(error) == (
+        "--parallel: caldrix run decodes one reply at a time; it belongs to caldrix serve"
+    )
+    assert parse("plan", ["m", "--parallel", "2"])["parallel"] == 2
 
 
 def test_defaults_are_there_for_every_flag_of_the_command() -> None:

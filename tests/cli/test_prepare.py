@@ -20,3 +20,19 @@ def test_a_fetched_model_has_its_commit(monkeypatch: pytest.MonkeyPatch) -> None
     prepare.load(parse("serve", ["owner/name@v1"]), "cpu")
     ((given, options, _),) = told
     assert (given, options.name, options.revision) == (path, "owner/name", COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "n_slots", "max_out"),
+    [
+        ("serve", [], 1, 16),
+        ("serve", ["--parallel", "16"], 16, 16),
+        ("plan", ["--parallel", "3"], 3, 1),
+        ("run", [], 1, 1),
+    ],
+)
+def test_requests_together_have_a_slot_each(
+    command: str, flags: list[str], n_slots: int, max_out: int
+) -> None:
+    options = prepare.load_options(parse(command, ["m", *flags]), "m")
+    assert (options.n_slots, options.max_out) == (n_slots, max_out)

@@ -81,6 +81,10 @@ def test_what_does_not_fit_is_refused_with_both_numbers_before_it_is_allocated(
         compiled(directory, max_context=1024)
     pattern = r": needs (\S+) MB \(.* of cache at --ctx 1024\); this process may use 1\.0 MB; use a"
     assert re.search(pattern, str(caught.value)), str(caught.value)
+    with pytest.raises(TooLargeError) as caught:
+        compiled(directory, max_context=1024, n_slots=8)
+    pattern = r"at --ctx 1024 and --parallel 8\); .* use a smaller --ctx, --parallel or model$"
+    assert re.search(pattern, str(caught.value)), str(caught.value)
 
 
 def test_the_plan_shows_each_op_once_for_layers_that_look_alike(directory: Path) -> None:

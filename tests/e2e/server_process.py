@@ -45,7 +45,7 @@ class ServerProcess:
             stderr=self._errors,
             preexec_fn=(lambda: limit_files(n_files)) if n_files else None,
         )
-        self.name = model if isinstance(model, str) else model.name
+        self.name = model if isinstance(model, str) else model.name.removesuffix(".gguf")
         self._clients: list[socket.socket] = []
         self.port = port
         if not port:
