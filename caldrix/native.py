@@ -157,6 +157,17 @@ def decode(
     return result
 
 
+def pack_planes(bf16: Buffer, planes: Buffer) -> bool:
+    """Packs whole blocks of bf16 values without loss, while other threads run. False, with `planes`
+    half written, where a block has too many odd exponents."""
+    source = ffi.from_buffer("char[]", bf16)
+    target = ffi.from_buffer("char[]", planes, require_writable=True)
+    n_blocks, rest = divmod(len(source), 2 * lib.CX_PLANES_VALUES)
+    if rest or len(target) != n_blocks * lib.CX_PLANES_BYTES:
+        raise EngineError(f"{len(source)} bytes of bf16 are no planes of {len(target)} bytes")
+    return bool(lib.cx_planes_pack(source, n_blocks, target) == lib.CX_OK)
+
+
 def allocate(n_bytes: int) -> mmap.mmap:
     """Zeroed memory on a page boundary that costs nothing until it is touched."""
     try:

@@ -28,8 +28,21 @@ def _by_name() -> dict[str, DType]:
 
 
 def by_id(type_id: int) -> DType | None:
-    """The type with this GGUF number, or None where the library does not know it."""
+    """The type with this number, or None where the library does not know it."""
     return _by_id().get(type_id)
+
+
+@cache
+def file_types() -> tuple[DType, ...]:
+    """The types that a model's file may hold; the others are made at load."""
+    own = native.ENUMS["CX_OWN_TYPES"]
+    return tuple(dtype for dtype in all_types() if dtype.id < own)
+
+
+def gguf_type(type_id: int) -> DType | None:
+    """The type with this GGUF number, or None where no file may hold it."""
+    found = by_id(type_id)
+    return found if found in file_types() else None
 
 
 def by_name(name: str) -> DType:
@@ -39,4 +52,4 @@ def by_name(name: str) -> DType:
 
 def names() -> str:
     """Every type that can be read, for a refusal: `F32, F16, Q8_0, ...`."""
-    return ", ".join(dtype.name.upper() for dtype in all_types())
+    return ", ".join(dtype.name.upper() for dtype in file_types())

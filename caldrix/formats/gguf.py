@@ -188,7 +188,7 @@ def _read_tensor(cursor: Cursor, what: str) -> Tensor:
         raise file.refusal(f"{subject} has {rank} dimensions; 1 to {MAX_RANK} are accepted")
     dims = [cursor.count(U64, subject) for _ in range(rank)]
     type_id = cursor.count(U32, subject)
-    dtype = dtypes.by_id(type_id)
+    dtype = dtypes.gguf_type(type_id)
     if dtype is None:
         problem = f"{subject} has type {type_id}; caldrix reads {dtypes.names()}"
         raise file.refusal(problem)

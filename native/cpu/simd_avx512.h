@@ -119,6 +119,16 @@ CX_INLINE vf vb_floats_u8(vb v, int index) {
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(avx512_sixteen(v, index)));
 }
 
+/* One permutation of words widens, shifts and orders. */
+CX_INLINE void vb_floats_bf16(vb low, vb high, vf out[2]) {
+  const __m512i from = _mm512_setr_epi32(0 << 16, 1 << 16, 2 << 16, 3 << 16, 8 << 16, 9 << 16, 10 << 16, 11 << 16, 4 << 16,
+                                         5 << 16, 6 << 16, 7 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16);
+  const __m512i first = _mm512_castsi256_si512(_mm256_unpacklo_epi8(low, high));
+  const __m512i second = _mm512_castsi256_si512(_mm256_unpackhi_epi8(low, high));
+  out[0] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, from, first));
+  out[1] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, from, second));
+}
+
 /* --- four-bit codes by table: no conversion, no arithmetic per element. For this row's half of the block decoders
  * only. */
 

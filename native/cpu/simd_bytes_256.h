@@ -28,5 +28,12 @@ CX_INLINE vb vb_from_bits(uint32_t bits) {
 CX_INLINE vb vb_lookup(const int8_t table[16], vb v) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), v);
 }
+CX_INLINE vb vb_count_16(void) {
+  return _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+CX_INLINE vb vb_mask_15(void) {
+  return _mm256_setr_epi64x(-1, 0x00ffffffffffffff, -1, 0x00ffffffffffffff);
+}
+CX_INLINE vb vb_pick_16(vb table, vb v) { return _mm256_shuffle_epi8(table, v); }
 
 #endif

@@ -147,6 +147,26 @@ CX_INLINE vb vb_lookup(const int8_t table[16], vb v) {
   const uint8x16_t values = vreinterpretq_u8_s8(vld1q_s8(table));
   return neon_vb(vqtbl1q_u8(values, v.low), vqtbl1q_u8(values, v.high));
 }
+CX_INLINE vb vb_count_16(void) {
+  static const uint8_t count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return neon_vb(vld1q_u8(count), vld1q_u8(count));
+}
+CX_INLINE vb vb_mask_15(void) {
+  const uint8x16_t mask = vsetq_lane_u8(0, vdupq_n_u8(0xff), 15);
+  return neon_vb(mask, mask);
+}
+CX_INLINE vb vb_pick_16(vb table, vb v) { return neon_vb(vqtbl1q_u8(table.low, v.low), vqtbl1q_u8(table.low, v.high)); }
+CX_INLINE void vb_floats_bf16(vb low, vb high, vf out[8]) {
+  const uint16x8_t zeros = vdupq_n_u16(0);
+  CX_UNROLL for (int half = 0; half < 2; half++) {
+    const uint8x16_t a = half ? low.high : low.low, b = half ? high.high : high.low;
+    const uint16x8_t pairs[2] = {vreinterpretq_u16_u8(vzip1q_u8(a, b)), vreinterpretq_u16_u8(vzip2q_u8(a, b))};
+    CX_UNROLL for (int i = 0; i < 2; i++) {
+      out[4 * i + half] = vreinterpretq_f32_u16(vzip1q_u16(zeros, pairs[i]));
+      out[4 * i + 2 + half] = vreinterpretq_f32_u16(vzip2q_u16(zeros, pairs[i]));
+    }
+  }
+}
 CX_INLINE vf vb_floats_i8(vb v, int index) {
   const int8x16_t half = vreinterpretq_s8_u8(index < 4 ? v.low : v.high);
   const int16x8_t wide = vmovl_s8(index % 4 < 2 ? vget_low_s8(half) : vget_high_s8(half));

@@ -147,6 +147,27 @@ CX_INLINE vb vb_lookup(const int8_t table[16], vb v) {
   for (int i = 0; i < 32; i++) v.byte[i] = (uint8_t)table[v.byte[i] & 15];
   return v;
 }
+/* 0 to 15, twice; and all ones but for byte 15 of either half. */
+CX_INLINE vb vb_count_16(void) {
+  vb v;
+  for (int i = 0; i < 32; i++) v.byte[i] = (uint8_t)(i % 16);
+  return v;
+}
+CX_INLINE vb vb_mask_15(void) {
+  vb v;
+  for (int i = 0; i < 32; i++) v.byte[i] = i % 16 == 15 ? 0 : 0xff;
+  return v;
+}
+/* table[byte] for bytes below 16, where the table's halves are equal. */
+CX_INLINE vb vb_pick_16(vb table, vb v) {
+  for (int i = 0; i < 32; i++) v.byte[i] = table.byte[v.byte[i] & 15];
+  return v;
+}
+/* 32 bf16 from their low and high bytes, in the order of quant/planes.h, as floats in order. */
+CX_INLINE void vb_floats_bf16(vb low, vb high, vf out[CX_FLOATS_32]) {
+  for (int s = 0; s < 32; s++)
+    out[8 * (s % 16 / 4) + 4 * (s / 16) + s % 4] = cx_f32_of_bf16((uint16_t)(high.byte[s] << 8 | low.byte[s]));
+}
 /* Vector `index` of the bytes as floats, read as signed or as unsigned. */
 CX_INLINE vf vb_floats_i8(vb v, int index) { return (float)(int8_t)v.byte[index]; }
 CX_INLINE vf vb_floats_u8(vb v, int index) { return (float)v.byte[index]; }

@@ -160,6 +160,28 @@ CX_INLINE vb vb_lookup(const int8_t table[16], vb v) {
   return sse_vb(_mm_shuffle_epi8(values, v.low), _mm_shuffle_epi8(values, v.high));
 }
 /* The four bytes of vector `index` in the low lanes. */
+CX_INLINE vb vb_count_16(void) {
+  const __m128i count = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return sse_vb(count, count);
+}
+CX_INLINE vb vb_mask_15(void) {
+  const __m128i mask = _mm_set_epi64x(0x00ffffffffffffff, -1);
+  return sse_vb(mask, mask);
+}
+CX_INLINE vb vb_pick_16(vb table, vb v) {
+  return sse_vb(_mm_shuffle_epi8(table.low, v.low), _mm_shuffle_epi8(table.low, v.high));
+}
+CX_INLINE void vb_floats_bf16(vb low, vb high, vf out[8]) {
+  const __m128i zeros = _mm_setzero_si128();
+  CX_UNROLL for (int half = 0; half < 2; half++) {
+    const __m128i a = half ? low.high : low.low, b = half ? high.high : high.low;
+    const __m128i pairs[2] = {_mm_unpacklo_epi8(a, b), _mm_unpackhi_epi8(a, b)};
+    CX_UNROLL for (int i = 0; i < 2; i++) {
+      out[4 * i + half] = _mm_castsi128_ps(_mm_unpacklo_epi16(zeros, pairs[i]));
+      out[4 * i + 2 + half] = _mm_castsi128_ps(_mm_unpackhi_epi16(zeros, pairs[i]));
+    }
+  }
+}
 CX_INLINE __m128i sse_four(vb v, int index) {
   const __m128i half = index < 4 ? v.low : v.high;
   switch (index % 4) {

@@ -46,6 +46,14 @@ int cx_quant_decode(uint32_t type, const void *src, uint64_t n_elements, float *
 /* The same through a row's vector decoder, for tests. CX_EINVAL for a row that is none or not usable too. */
 int cx_quant_decode_row(const char *row, uint32_t type, const void *src, uint64_t n_elements, float *dst);
 
+/* Types from this number on are caldrix's own: no file of others holds them. */
+enum { CX_OWN_TYPES = 64 };
+
+/* Packs bf16[n_blocks * CX_PLANES_VALUES] as planes without loss (quant/planes.h), at any alignment. CX_EINVAL, with some blocks
+ * written, where one cannot be packed. */
+enum { CX_PLANES_VALUES = 256, CX_PLANES_BYTES = 398 };
+int cx_planes_pack(const void *bf16, uint64_t n_blocks, void *planes);
+
 /* --- a model: a checked plan, its memory and its threads ------------------------------------------------------------ */
 struct cx_model;
 

@@ -1,6 +1,7 @@
 /* The list of weight types, and every type's file. What exists is this list: the table for Python, dispatch and tests expand it.
  *
- * X(name, GGUF type number, elements a block, bytes a block). To add a type: its file, its include and its line here.
+ * X(name, GGUF type number, elements a block, bytes a block). To add a type: its file, its include and its line here. Numbers from
+ * CX_OWN_TYPES on are ours.
  * A type's file gives `struct cx_<name>`, one block as it lies in a file (bytes only, so alignment 1), and the plain decoder
  * `cx_<name>_decode(src, n, dst)`: n elements, a multiple of the block, to f32. The plain decoder is the judge of every vector decoder.
  * Where vector words are included before this file (CX_LANES is defined) the type's file gives its vector loads too.
@@ -26,7 +27,8 @@
   X(q6_k, 14, 256, 210)   \
   X(iq4_nl, 20, 32, 18)   \
   X(iq4_xs, 23, 256, 136) \
-  X(mxfp4, 39, 32, 17)
+  X(mxfp4, 39, 32, 17)    \
+  X(planes, 64, 256, 398)
 
 /* cx_type_q4_k and so on: the GGUF type numbers by name. */
 #define CX_TYPE(name, id, elements, bytes) cx_type_##name = id,
@@ -43,6 +45,7 @@ enum cx_type { CX_QUANTS(CX_TYPE) };
 #include "iq4_nl.h"
 #include "iq4_xs.h"
 #include "mxfp4.h"
+#include "planes.h"
 #include "q2_k.h"
 #include "q3_k.h"
 #include "q4_0.h"

@@ -92,4 +92,9 @@ def test_types_by_name_and_number() -> None:
     assert dtypes.by_name("bf16").id == 30
     assert dtypes.by_id(2) == dtypes.by_name("q4_0")
     assert dtypes.by_id(99) is None
+    assert dtypes.gguf_type(2) == dtypes.by_name("q4_0")
+    planes = dtypes.by_name("planes")
+    assert dtypes.by_id(planes.id) == planes
+    assert dtypes.gguf_type(planes.id) is None
     assert dtypes.names().startswith("F32, F16, BF16, Q8_0")
+    assert "PLANES" not in dtypes.names()

@@ -119,6 +119,11 @@ static void fill_blocks(const struct cx_quant_info *type, uint8_t *p, size_t n_b
     memcpy(&bits, &value, sizeof bits);
     if (strcmp(type->name, "f32") == 0) memcpy(p, &bits, 4);
     if (strcmp(type->name, "bf16") == 0) memcpy(p, (const uint8_t *)&bits + 2, 2);
+    if (strcmp(type->name, "planes") == 0) {
+      p[384] = (uint8_t)(124 + random_below(4)); /* base; then how many values have exponents of their own */
+      p[385] = random_below(32) == 0 ? 1 : 0;
+      for (int i = 392; i < 398; i++) p[i] = (uint8_t)(100 + random_below(26));
+    }
     if (strcmp(type->name, "mxfp4") == 0) p[0] = (uint8_t)(120 + random_below(8));
     for (size_t f = 0; f < sizeof factors / sizeof factors[0]; f++) {
       if (strcmp(type->name, factors[f].name) != 0) continue;

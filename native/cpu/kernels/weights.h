@@ -142,7 +142,7 @@ CX_INLINE void dot(struct unit unit, const struct weights *weights, size_t n, co
 /* Decodes a unit into vectors that stand `step` floats apart. From a copy, because the stores could else be stores into
  * the unit itself, and a block's factors would be taken anew for each group. */
 CX_INLINE void unpack_unit(struct unit unit, const uint8_t *at, size_t step, float *to) {
-  uint8_t copy[256];
+  uint8_t copy[512];
   memcpy(copy, at, unit.n_bytes);
   CX_UNROLL for (size_t g = 0; g < unit.n_groups; g++) {
     vf v[CX_FLOATS_32];
