@@ -183,6 +183,23 @@ def allocate(n_bytes: int) -> mmap.mmap:
     return memory
 
 
+LIMITS = ("read", "fma", "int8")  # enum cx_limit
+
+
+def measure_limit(
+    name: str, buffer: Buffer, row: str, n_threads: int, seconds: float
+) -> tuple[float, float, int]:
+    """Seconds, bytes or operations, and checksum: see cx_limit_measure, also for what it takes."""
+    source = ffi.from_buffer("char[]", buffer)
+    result, error = ffi.new("struct cx_limit_result *"), ffi.new("struct cx_error *")
+    status = lib.cx_limit_measure(
+        row.encode(), LIMITS.index(name), n_threads, seconds, source, len(source), result, error
+    )
+    if status != lib.CX_OK:
+        raise EngineError(ffi.string(error.message).decode("utf8", "replace"))
+    return result.seconds, result.work, result.checksum
+
+
 def pack_op(struct_name: str, fields: Mapping[str, Any]) -> bytes:
     """One record of a plan: the named struct of ops.h, padded with zeros to CX_OP_BYTES."""
     record = ffi.new(f"struct {struct_name} *", fields)

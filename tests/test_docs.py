@@ -21,7 +21,7 @@ def documented_commands() -> list[str]:
     found = []
     for page in PAGES:
         for line in page.read_text(encoding="utf8").splitlines():
-            match = re.match(r"    .*?\bcaldrix ((?:run|plan|serve) .*)", line)
+            match = re.match(r"    .*?\bcaldrix ((?:run|plan|bench|serve) .*)", line)
             if match and "MODEL" not in line:
                 found.append(match[1])
     return found

@@ -17,6 +17,7 @@ from caldrix.cli import commands, usage  # noqa: E402
 TABLES: dict[str, Callable[[], str]] = {
     "run flags": lambda: usage.markdown_table(usage.flags_of("run")[0]),
     "serving flags of run": lambda: usage.markdown_table(usage.flags_of("run")[1]),
+    "flags of bench": lambda: usage.markdown_table(usage.flags_of("bench")[0]),
     "flags of serve": lambda: usage.markdown_table(usage.flags_of("serve")[0]),
     "serving flags of serve": lambda: usage.markdown_table(usage.flags_of("serve")[1]),
     "chat commands": commands.markdown_table,

@@ -12,7 +12,8 @@ from caldrix.cli.values import Kind, choice, integer
 
 ANSWER = frozenset({"run"})
 SERVE = frozenset({"serve"})
-ALL = ANSWER | SERVE | {"plan"}
+BENCH = frozenset({"bench"})
+ALL = ANSWER | SERVE | BENCH | {"plan"}
 
 MAX_CONTEXT = 2**24  # no model is trained for more, and a KV cache of this many rows is terabytes
 MAX_IMAGES = 8
@@ -56,6 +57,7 @@ class Flag:
 NO_HTTP = "caldrix {command} serves no HTTP; use caldrix serve"
 ONE_ANSWER = "it belongs to caldrix run"
 ONE_REPLY = "caldrix {command} decodes one reply at a time; it belongs to caldrix serve"
+MEASURES = "it belongs to caldrix bench"
 FIRST_ARGUMENT = "give the model as the first argument"
 PATH = values.text("a path")
 
@@ -78,7 +80,22 @@ FLAGS = (
     Flag("--plain", "", values.SWITCH, False, "off",
          "no line editing, no timing line, and the answer's control characters as they are",
          ANSWER, own=True, why_not=ONE_ANSWER),
-    # --- both commands ----------------------------------------------------------------------------
+    # --- caldrix bench ----------------------------------------------------------------------------
+    Flag("--lengths", "LIST", values.COUNTS, (32, 128, 512), "32,128,512",
+         "measure prompts of so many tokens", BENCH, own=True, why_not=MEASURES),
+    Flag("--depths", "LIST", values.COUNTS, (32, 512), "32,512",
+         "measure decoding after so many tokens of context", BENCH, own=True, why_not=MEASURES),
+    Flag("--steps", "N", integer(1, 65536), 32, "32",
+         "decode N tokens at each depth", BENCH, own=True, why_not=MEASURES),
+    Flag("--rounds", "N", integer(1, 1000), 3, "3",
+         "measure N times; the table shows medians", BENCH, own=True, why_not=MEASURES),
+    Flag("--no-start", "", values.SWITCH, False, "off",
+         "leave out the start of a whole program, which a model without a tokenizer has not",
+         BENCH, own=True, why_not=MEASURES),
+    Flag("--json", "FILE|-", PATH, None, "none",
+         "write every figure of every round to FILE; - writes it to stdout instead of the table",
+         BENCH, own=True, why_not=MEASURES),
+    # --- all commands -----------------------------------------------------------------------------
     Flag("--max-context", "N", integer(1, MAX_CONTEXT), None,
          "2048, or what the model was trained for if that is less",
          "the compiled context length, in tokens", own=True, other="--ctx"),
@@ -116,7 +133,7 @@ FLAGS = (
          "requests decoded together", lanes="hip"),
     Flag("--parallel", "N", integer(1, 16), 1, "1",
          "requests decoded together, each with the whole --ctx; a reply is the same with any N",
-         SERVE | {"plan"}, why_not=ONE_REPLY, lanes="cpu"),
+         SERVE | BENCH | {"plan"}, why_not=ONE_REPLY, lanes="cpu"),
     Flag("--admission", "fill|one", choice("fill", "one"), "fill", "fill",
          "prompts admitted between decode steps: every free slot, or at most one"),
     Flag("--prefill-grid", "off|on", choice("off", "on"), "off", "off",

@@ -77,6 +77,10 @@ def _dispatch(arguments: list[str]) -> int:
         from caldrix.cli import plan
 
         return plan.main(rest)
+    if command == "bench":
+        from caldrix.cli import bench
+
+        return bench.main(rest)
     if command == "serve":
         from caldrix.cli import serve
 

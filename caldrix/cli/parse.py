@@ -32,7 +32,7 @@ def parse(command: str, arguments: Sequence[str]) -> CommandLine:
     model = _model(command, arguments)
     values = {flag.key: flag.default for flag in FLAGS if command in flag.commands}
     given = set()
-    for flag, spelling, text in _flags(command, arguments[1:]):
+    for flag, spelling, text in typed_flags(command, arguments[1:]):
         value = _value(flag, spelling, text)
         values[flag.key] = (*values[flag.key], value) if flag.repeats else value  # type: ignore[misc]
         given.add(flag.name)
@@ -49,7 +49,7 @@ def _model(command: str, arguments: Sequence[str]) -> str:
     return first
 
 
-def _flags(command: str, arguments: Sequence[str]) -> Iterator[tuple[Flag, str, str | None]]:
+def typed_flags(command: str, arguments: Sequence[str]) -> Iterator[tuple[Flag, str, str | None]]:
     """(flag, as typed, its value as text or None for a switch), in the order given."""
     rest = list(arguments)
     while rest:

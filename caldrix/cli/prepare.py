@@ -42,6 +42,14 @@ def read_inputs(line: CommandLine) -> Inputs:
 
 def load(line: CommandLine, lane: str) -> "LoadedModel":
     """Fetches what is not here and compiles; its name is the one that the user knows it by."""
+    path, options = find(line, lane)
+    from caldrix.engine.load import load_model
+
+    return load_model(path, options, log.status)
+
+
+def find(line: CommandLine, lane: str) -> "tuple[Path, LoadOptions]":
+    """The model's files, fetched where they are not here, and how they are to be loaded."""
     from caldrix.hub.resolve import parse_model
 
     reference = parse_model(line.model)
@@ -60,9 +68,7 @@ def load(line: CommandLine, lane: str) -> "LoadedModel":
         path = fetch_model(reference, options)
         options = replace(options, revision=revision_of(reference, path))
     check_budget(line["weight_budget"], path)
-    from caldrix.engine.load import load_model
-
-    return load_model(path, options, log.status)
+    return path, options
 
 
 def fetch_model(reference: "ModelReference", options: "LoadOptions") -> Path:

@@ -11,6 +11,7 @@ from caldrix.cli.flags import FLAGS, Flag
 COMMANDS = {
     "run": "answer one prompt, or chat in the terminal",
     "plan": "print what would run for a model, op by op, and stop",
+    "bench": "measure a model's speed beside the limits of this machine",
     "serve": "serve a model over an OpenAI-compatible HTTP API",
 }
 MODEL_HELP = (

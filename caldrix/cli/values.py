@@ -105,6 +105,11 @@ def _listed(one: Callable[[str], str]) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
+def _counts(value: str) -> tuple[int, ...]:
+    one = integer(1, 2**24)
+    return tuple(one.parse(part) for part in _listed(str)(value))
+
+
 def _origins(value: str) -> tuple[str, ...]:
     from caldrix.api.hosts import parse_origin
 
@@ -141,6 +146,7 @@ def _seed(value: str) -> int:
     return int(value)
 
 
+COUNTS = Kind(_counts, "whole numbers of 1 or more with commas between")
 ORIGINS = Kind(_origins, "origins with commas between, * or off")
 HOSTS = Kind(_hosts, "hosts with commas between, or off")
 KEY = Kind(_key, "a key")

@@ -26,9 +26,16 @@ struct cx_kernel {
   uint64_t (*scratch_bytes)(const void *op, uint32_t max_rows);
 };
 
+/* One of the row's limits (enum cx_limit): a piece of work over `bytes` of data, which returns its checksum. */
+struct cx_limit_kernel {
+  uint64_t (*run)(const void *data, uint64_t bytes);
+  uint64_t (*work)(uint64_t bytes); /* bytes read or operations done by run */
+};
+
 struct cx_row {
   const char *name;
   struct cx_kernel kernels[CX_OP_COUNT]; /* an absent kernel has run == NULL */
+  struct cx_limit_kernel limits[CX_LIMIT_COUNT];
   /* decode[i] belongs to cx_quant_at(i): n_elements values to f32 by this row's vector decoder */
   void (*const *decode)(const void *src, uint64_t n_elements, float *dst);
 };

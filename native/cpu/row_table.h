@@ -19,6 +19,7 @@
 #include "kernels/rope.h"
 #include "kernels/attention.h"
 #include "kernels/select.h"
+#include "kernels/limits.h"
 /* clang-format on */
 
 extern const struct cx_row CX_ROW_SYMBOL;
@@ -35,6 +36,12 @@ const struct cx_row CX_ROW_SYMBOL = {
             [CX_OP_ROPE_STORE] = {rope_store_items, rope_store_run, rope_store_scratch_bytes},
             [CX_OP_ATTENTION] = {attention_items, attention_run, NULL},
             [CX_OP_SELECT_ROWS] = {select_rows_items, select_rows_run, NULL},
+        },
+    .limits =
+        {
+            [CX_LIMIT_READ] = {read_limit_run, read_limit_work},
+            [CX_LIMIT_FMA] = {fma_limit_run, fma_limit_work},
+            [CX_LIMIT_INT8] = {int8_limit_run, int8_limit_work},
         },
     .decode = decode_functions,
 };

@@ -148,6 +148,21 @@ CX_INLINE void avx_nibbles(const void *p, int offset, vf out[4]) {
   }
 }
 
+#define CX_DOT_BYTES 32
+typedef __m256i vd;
+
+CX_INLINE vd vd_zero(void) { return _mm256_setzero_si256(); }
+CX_INLINE vd vd_load(const void *p) { return _mm256_loadu_si256(p); }
+CX_INLINE vd vd_dot(vd sum, vd a, vd b) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)));
+}
+CX_INLINE uint32_t vd_sum(vd sum) {
+  uint32_t lanes[8], all = 0;
+  _mm256_storeu_si256((__m256i *)lanes, sum);
+  for (int i = 0; i < 8; i++) all += lanes[i];
+  return all;
+}
+
 #include "simd_math.h"
 
 #endif

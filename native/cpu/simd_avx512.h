@@ -149,6 +149,16 @@ CX_INLINE void avx512_lookup_nibbles_2(const void *p, __mmask16 low, __mmask16 h
   out[1] = _mm512_mask_permutexvar_ps(_mm512_permutexvar_ps(upper, below), high, upper, above);
 }
 
+#define CX_DOT_BYTES 64
+typedef __m512i vd;
+
+CX_INLINE vd vd_zero(void) { return _mm512_setzero_si512(); }
+CX_INLINE vd vd_load(const void *p) { return _mm512_loadu_si512(p); }
+CX_INLINE vd vd_dot(vd sum, vd a, vd b) {
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1)));
+}
+CX_INLINE uint32_t vd_sum(vd sum) { return (uint32_t)_mm512_reduce_add_epi32(sum); }
+
 #include "simd_math.h"
 
 #endif

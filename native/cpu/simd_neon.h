@@ -178,6 +178,22 @@ CX_INLINE vf vb_floats_u8(vb v, int index) {
   return vcvtq_f32_u32(vmovl_u16(index % 2 ? vget_high_u16(wide) : vget_low_u16(wide)));
 }
 
+#define CX_DOT_BYTES 16
+typedef int32x4_t vd;
+
+CX_INLINE vd vd_zero(void) { return vdupq_n_s32(0); }
+CX_INLINE vd vd_load(const void *p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
+/* Both signed: the same for bytes below 128. */
+CX_INLINE vd vd_dot(vd sum, vd a, vd b) {
+  const int8x16_t x = vreinterpretq_s8_s32(a), y = vreinterpretq_s8_s32(b);
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(sum, x, y);
+#else
+  return vpadalq_s16(sum, vmlal_high_s8(vmull_s8(vget_low_s8(x), vget_low_s8(y)), x, y));
+#endif
+}
+CX_INLINE uint32_t vd_sum(vd sum) { return (uint32_t)vaddvq_s32(sum); }
+
 #include "simd_math.h"
 
 #endif

@@ -172,6 +172,24 @@ CX_INLINE void vb_floats_bf16(vb low, vb high, vf out[CX_FLOATS_32]) {
 CX_INLINE vf vb_floats_i8(vb v, int index) { return (float)(int8_t)v.byte[index]; }
 CX_INLINE vf vb_floats_u8(vb v, int index) { return (float)v.byte[index]; }
 
+/* --- sums of products of bytes, for the limits: CX_DOT_BYTES unsigned bytes times as many signed ones, added four by four to lanes of
+ * 32 bits. Bytes below 128, so that no row saturates. */
+
+#define CX_DOT_BYTES 4
+typedef uint32_t vd;
+
+CX_INLINE vd vd_zero(void) { return 0; }
+CX_INLINE vd vd_load(const void *p) {
+  vd v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+CX_INLINE vd vd_dot(vd sum, vd a, vd b) {
+  for (int i = 0; i < 32; i += 8) sum += (a >> i & 0xff) * (uint32_t)(int8_t)(b >> i);
+  return sum;
+}
+CX_INLINE uint32_t vd_sum(vd sum) { return sum; }
+
 #include "simd_math.h"
 
 #endif

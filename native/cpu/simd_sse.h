@@ -194,6 +194,21 @@ CX_INLINE __m128i sse_four(vb v, int index) {
 CX_INLINE vf vb_floats_i8(vb v, int index) { return _mm_cvtepi32_ps(_mm_cvtepi8_epi32(sse_four(v, index))); }
 CX_INLINE vf vb_floats_u8(vb v, int index) { return _mm_cvtepi32_ps(_mm_cvtepu8_epi32(sse_four(v, index))); }
 
+#define CX_DOT_BYTES 16
+typedef __m128i vd;
+
+CX_INLINE vd vd_zero(void) { return _mm_setzero_si128(); }
+CX_INLINE vd vd_load(const void *p) { return _mm_loadu_si128(p); }
+CX_INLINE vd vd_dot(vd sum, vd a, vd b) {
+  return _mm_add_epi32(sum, _mm_madd_epi16(_mm_maddubs_epi16(a, b), _mm_set1_epi16(1)));
+}
+CX_INLINE uint32_t vd_sum(vd sum) {
+  uint32_t lanes[4], all = 0;
+  _mm_storeu_si128((__m128i *)lanes, sum);
+  for (int i = 0; i < 4; i++) all += lanes[i];
+  return all;
+}
+
 #include "simd_math.h"
 
 #endif

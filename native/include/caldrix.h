@@ -54,6 +54,26 @@ enum { CX_OWN_TYPES = 64 };
 enum { CX_PLANES_VALUES = 256, CX_PLANES_BYTES = 398 };
 int cx_planes_pack(const void *bf16, uint64_t n_blocks, void *planes);
 
+/* --- the machine's limits, for judging speeds ------------------------------------------------------------------------- */
+enum cx_limit {
+  CX_LIMIT_READ, /* bytes read in order from `data` */
+  CX_LIMIT_FMA,  /* f32 operations, two for a multiply-add; data: floats */
+  CX_LIMIT_INT8, /* the same of 8-bit integers, summed in 32 bits; data: bytes below 128 */
+  CX_LIMIT_COUNT
+};
+
+struct cx_limit_result {
+  double seconds;    /* that the work took */
+  double work;       /* bytes or operations */
+  uint64_t checksum; /* of one pass over the data; the same for the same data, row and threads */
+};
+
+/* Runs whole passes on n_threads of a pool for at least min_seconds, after one that is not counted. READ goes over all the data,
+ * which CX_LIMIT_PIECES divides into multiples of 256 bytes; the others over its first CX_LIMIT_PEAK_BYTES, which it must hold. */
+enum { CX_LIMIT_PIECES = 1024, CX_LIMIT_PEAK_BYTES = 8192 };
+int cx_limit_measure(const char *row, uint32_t limit, uint32_t n_threads, double min_seconds, const void *data, uint64_t bytes,
+                     struct cx_limit_result *out, struct cx_error *error);
+
 /* --- a model: a checked plan, its memory and its threads ------------------------------------------------------------ */
 struct cx_model;
 

@@ -80,7 +80,7 @@ def test_what_is_not_run_says_why(
     assert words in err
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "serve"])
+@pytest.mark.parametrize("command", ["run", "plan", "bench", "serve"])
 def test_help_names_every_flag_of_the_command(
     command: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,11 @@ GOOD = {  # flag -> (as typed, the value)
     "--image": ("a.png", ("a.png",)),
     "--system": ("@file", "@file"),
     "--max-tokens": ("1", 1),
+    "--lengths": ("8, 16,512", (8, 16, 512)),
+    "--depths": ("1", (1,)),
+    "--steps": ("64", 64),
+    "--rounds": ("1", 1),
+    "--json": ("-", "-"),
     "--max-context": ("256", 256),
     "--backend": ("cpu", "cpu"),
     "--draft-model": ("x", "x"),
@@ -66,6 +71,11 @@ GOOD = {  # flag -> (as typed, the value)
 BAD = {  # flag -> values it refuses; their exit status is 2 for caldrix's own flags, else 1
     "--image": ("", "a\0b"),
     "--max-tokens": ("0", "-1", "1.5", "x", "", "1e3", "1_0", " 1", "٣"),
+    "--lengths": ("", ",", "0", "1,-2", "1.5", "8;9", "99999999"),
+    "--depths": ("x", "0"),
+    "--steps": ("0", "x", "65537"),
+    "--rounds": ("0", "1001"),
+    "--json": ("",),
     "--max-context": ("0", "-1", "2.5", "99999999999", ""),
     "--backend": ("host", "gpu", "CUDA", "", "CPU"),
     "--temperature": ("-1", "nan", "inf", "-inf", "1e999", "x", "", "0x1", "1_0"),
@@ -138,7 +148,7 @@ REFUSED_ON_RUN = {
 
 
 def command_of(flag: Flag) -> str:
-    return "run" if "run" in flag.commands else "serve"
+    return next((c for c in ("run", "serve", "bench") if c in flag.commands), "serve")
 
 
 def refusal(*arguments: str, command: str = "run") -> CaldrixError:
