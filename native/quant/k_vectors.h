@@ -6,8 +6,9 @@
 #ifndef CX_K_VECTORS_H
 #define CX_K_VECTORS_H
 
-/* The eight scales of a q4_k or q5_k block, then its eight minimums, as 16 floats: block points at scale, minimum,
- * scales[12]. */
+/* The eight scales of a q4_k or q5_k block, then its eight minimums with their sign changed, as 16 floats: block points at
+ * scale, minimum, scales[12]. Scale times code is exact (11 + 6 + 5 bits of 24), so scale * code - minimum may be one fused
+ * multiply-add: it rounds once either way. */
 CX_INLINE void cx_k_scales(const uint8_t *block, vf out[16 / CX_LANES]) {
   const uint32_t a = cx_read_u32(block + 4), b = cx_read_u32(block + 8), c = cx_read_u32(block + 12);
   const uint32_t bytes[4] = {
@@ -18,11 +19,11 @@ CX_INLINE void cx_k_scales(const uint8_t *block, vf out[16 / CX_LANES]) {
   };
 #if CX_LANES == 16
   const __m512i wide = _mm512_cvtepu8_epi32(_mm_setr_epi32((int)bytes[0], (int)bytes[1], (int)bytes[2], (int)bytes[3]));
-  const vf factors = _mm512_mask_blend_ps(0xff00, vf_set1_f16(block), vf_set1_f16(block + 2));
+  const vf factors = _mm512_mask_blend_ps(0xff00, vf_set1_f16(block), vf_sub(vf_zero(), vf_set1_f16(block + 2)));
   out[0] = vf_mul(factors, _mm512_cvtepi32_ps(wide));
 #else
   CX_UNROLL for (int i = 0; i < 16 / CX_LANES; i++) {
-    const vf factor = vf_set1_f16(i * CX_LANES < 8 ? block : block + 2);
+    const vf factor = i * CX_LANES < 8 ? vf_set1_f16(block) : vf_sub(vf_zero(), vf_set1_f16(block + 2));
     out[i] = vf_mul(factor, vf_from_u8((const uint8_t *)bytes + CX_LANES * i));
   }
 #endif

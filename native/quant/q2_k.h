@@ -35,8 +35,8 @@ CX_INLINE void cx_q2_k_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) {
     const uint8_t both = block->scales[2 * g + i * CX_LANES / 16];
     const vf own_scale = vf_mul(scale, vf_set1((float)(both & 15)));
-    const vf own_minimum = vf_mul(minimum, vf_set1((float)(both >> 4)));
-    out[i] = vf_sub(vf_mul(own_scale, vb_floats_u8(codes, i)), own_minimum);
+    const vf own_minimum = vf_mul(minimum, vf_set1(-(float)(both >> 4)));
+    out[i] = vf_fma(own_scale, vb_floats_u8(codes, i), own_minimum);
   }
 }
 #endif

@@ -27,13 +27,13 @@ CX_INLINE void cx_q4_1_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   const struct cx_q4_1 *block = (const struct cx_q4_1 *)row + group;
   const vf scale = vf_set1_f16(block->scale), minimum = vf_set1_f16(block->minimum);
 #if CX_LANES == 16
-  avx512_lookup_nibbles(block->codes, vf_add(vf_mul(scale, avx512_iota()), minimum), out);
+  avx512_lookup_nibbles(block->codes, vf_fma(scale, avx512_iota(), minimum), out);
 #elif CX_LANES == 8
   avx_nibbles(block->codes, 0, out);
-  CX_UNROLL for (int i = 0; i < 4; i++) out[i] = vf_add(vf_mul(scale, out[i]), minimum);
+  CX_UNROLL for (int i = 0; i < 4; i++) out[i] = vf_fma(scale, out[i], minimum);
 #else
   const vb codes = vb_nibbles(block->codes);
-  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_add(vf_mul(scale, vb_floats_u8(codes, i)), minimum);
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(codes, i), minimum);
 #endif
 }
 #endif

@@ -36,12 +36,12 @@ CX_INLINE void cx_q4_k_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   cx_k_scales((const uint8_t *)block, factors);
   const vf scale = cx_one_of_16(factors, g), minimum = cx_one_of_16(factors, g + 8);
 #if CX_LANES == 16
-  const vf table = vf_sub(vf_mul(scale, avx512_iota()), minimum);
+  const vf table = vf_fma(scale, avx512_iota(), minimum);
   CX_UNROLL for (int i = 0; i < 2; i++)
     out[i] = _mm512_permutexvar_ps(_mm512_srli_epi32(avx512_indices(block->codes + g / 2 * 32 + 16 * i), g % 2 * 4), table);
 #else
   const vb codes = vb_and(vb_shr(vb_load(block->codes + g / 2 * 32), g % 2 * 4), vb_set1(15));
-  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_sub(vf_mul(scale, vb_floats_u8(codes, i)), minimum);
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(codes, i), minimum);
 #endif
 }
 #endif

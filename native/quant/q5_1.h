@@ -33,12 +33,12 @@ CX_INLINE void cx_q5_1_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   const vf scale = vf_set1_f16(block->scale), minimum = vf_set1_f16(block->minimum);
   const uint32_t high = cx_read_u32(block->high);
 #if CX_LANES == 16
-  const vf below = vf_add(vf_mul(scale, avx512_iota()), minimum);
-  const vf above = vf_add(vf_mul(scale, vf_add(avx512_iota(), vf_set1(16.0f))), minimum);
+  const vf below = vf_fma(scale, avx512_iota(), minimum);
+  const vf above = vf_fma(scale, vf_add(avx512_iota(), vf_set1(16.0f)), minimum);
   avx512_lookup_nibbles_2(block->codes, (__mmask16)high, (__mmask16)(high >> 16), below, above, out);
 #else
   const vb codes = vb_or(vb_nibbles(block->codes), vb_and(vb_from_bits(high), vb_set1(16)));
-  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_add(vf_mul(scale, vb_floats_u8(codes, i)), minimum);
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(codes, i), minimum);
 #endif
 }
 #endif

@@ -38,7 +38,7 @@ CX_INLINE void cx_q5_k_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   const vf scale = cx_one_of_16(factors, g), minimum = cx_one_of_16(factors, g + 8);
   const vb low = vb_and(vb_shr(vb_load(block->codes + g / 2 * 32), g % 2 * 4), vb_set1(15));
   const vb high = vb_shl(vb_and(vb_shr(vb_load(block->high), g), vb_set1(1)), 4), codes = vb_or(low, high);
-  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_sub(vf_mul(scale, vb_floats_u8(codes, i)), minimum);
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(codes, i), minimum);
 }
 #endif
 

@@ -44,7 +44,8 @@ struct weights {
 #endif
 
 /* How far ahead dot asks for its bytes, in each of four rows. From memory this decides its speed: every row is a stream
- * of its own, and too short a one for the processor to follow by itself. Of 1 to 16 KiB, 4 gave the most on Zen 5. */
+ * of its own, and too short a one for the processor to follow by itself. Of 1 to 16 KiB, 4 gave the most on Zen 5 and 2 to
+ * 4 on Zen 4, and there only into the second-level cache: the first has too few places for lines under way. */
 #define PREFETCH_BYTES ((size_t)4096)
 
 CX_INLINE const uint8_t *bytes_ahead(const uint8_t *p, size_t n) { return (const uint8_t *)((uintptr_t)p + n); }
@@ -103,7 +104,7 @@ CX_INLINE void dot_rows(struct unit unit, size_t n, size_t m, const struct weigh
   for (size_t u = 0; u < n_units; u++) {
     if (u == turn) ahead += (n - 1) * row_bytes;
     CX_UNROLL for (size_t r = 0; r < n; r++)
-      CX_UNROLL for (size_t line = 0; line < unit.n_bytes; line += 64) cx_prefetch(bytes_ahead(at[r], ahead + line));
+      CX_UNROLL for (size_t line = 0; line < unit.n_bytes; line += 64) cx_prefetch_later(bytes_ahead(at[r], ahead + line));
     CX_UNROLL for (size_t g = 0; g < unit.n_groups; g++)
       dot_group(unit, n, m, at, g, x, 32 * (u * unit.n_groups + g), total);
     CX_UNROLL for (size_t r = 0; r < n; r++) at[r] += unit.n_bytes;
