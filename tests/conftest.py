@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from caldrix.hub.storage import cache_directory
+from caldrix.storage import cache_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 

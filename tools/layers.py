@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module may import from strictly lower layers or from its own package.
 LAYERS = {
     "cgroups": 0, "errors": 0, "log": 0, "units": 0,
-    "native": 1,
+    "native": 1, "progress": 1, "storage": 1,
     "http": 2, "hub": 2, "text": 2, "image": 2, "formats": 2,
     "models": 3,
     "compile": 4,

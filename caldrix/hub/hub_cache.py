@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from caldrix import storage
 from caldrix.errors import CaldrixError
-from caldrix.hub import repo_files, storage
+from caldrix.hub import repo_files
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # A download on its way, as the library has named it since it gave up resuming across processes.

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from caldrix import storage
 from caldrix.errors import BusyError, CaldrixError, NotFoundError, RefusedError, printable
-from caldrix.hub import storage
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 

@@ -18,11 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from caldrix import __version__
+from caldrix import __version__, storage
 from caldrix.errors import BusyError, CaldrixError, NotFoundError, RefusedError
-from caldrix.hub import hub_cache, storage
+from caldrix.hub import hub_cache
 from caldrix.hub.hub_errors import endpoint, explain, hub_name, is_transient
-from caldrix.hub.progress import Progress
 from caldrix.hub.repo_files import (
     CONFIG,
     SMALL_FILES,
@@ -31,6 +30,7 @@ from caldrix.hub.repo_files import (
     listed,
     model_path,
 )
+from caldrix.progress import Progress
 from caldrix.units import format_size
 
 ASK_SECONDS = 10.0

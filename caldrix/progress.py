@@ -1,4 +1,5 @@
-"""How far a download is: a line redrawn in place on a terminal, nothing anywhere else.
+"""How far a download or another long job is: a line redrawn in place on a terminal, nothing
+anywhere else.
 
 Knows bytes and seconds; the drawing itself is `log.redraw`.
 """
@@ -12,7 +13,7 @@ REDRAW_SECONDS = 0.1
 
 
 class Progress:
-    """One transfer of `total_bytes` (None: not known). Erase it before a status line is written."""
+    """One job over `total_bytes` (None: not known). Erase it before a status line is written."""
 
     def __init__(self, label: str, total_bytes: int | None) -> None:
         self._label = label
@@ -21,7 +22,7 @@ class Progress:
         self._is_drawn = False
 
     def update(self, n_bytes: int) -> None:
-        """Shows that `n_bytes` have arrived, at most ten times a second."""
+        """Shows that `n_bytes` are done, at most ten times a second."""
         now = time.monotonic()
         if now - self._redrawn < REDRAW_SECONDS:
             return

@@ -4,11 +4,12 @@ import errno
 import os
 from pathlib import Path
 
+import own_caches
 import pytest
 
-from caldrix import log
+from caldrix import log, progress, storage
 from caldrix.errors import RefusedError, TooLargeError
-from caldrix.hub import hub_cache, progress, storage
+from caldrix.hub import hub_cache
 
 CACHES = [
     ({"CALDRIX_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
@@ -27,7 +28,8 @@ HUB_CACHES = [
 
 
 @pytest.fixture
-def bare(own_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_caches.use(tmp_path, monkeypatch)
     for name in ("CALDRIX_CACHE_DIR", "HF_HOME"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", "/home/user")
