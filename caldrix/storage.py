@@ -12,9 +12,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from caldrix.errors import CaldrixError, RefusedError, TooLargeError
 from caldrix.units import format_size
+
+PARTIAL = ".partial"
 
 
 def cache_directory() -> Path:
@@ -111,17 +114,33 @@ def is_locked(path: Path) -> bool:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Writes `path` so that a reader, also after a crash, sees all of it or the old one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` when the block ends, and not if it raises; a
+    reader, also after a crash, sees all of it or the old one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     with disk_errors(path):
         try:
             with open(partial, "wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)
             sync_directory(path.parent)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def remove_partial(directory: Path) -> None:
+    """Clears away what killed processes left behind in `replacing` a file of `directory`; nobody
+    else may be writing there."""
+    with disk_errors(directory):
+        for path in directory.glob(f".*{PARTIAL}"):
+            path.unlink(missing_ok=True)
 
 
 def sync_directory(directory: Path) -> None:

@@ -35,15 +35,23 @@ def refusal(path: Path, problem: str) -> RefusedError:
 @dataclass(frozen=True, slots=True, eq=False)
 class MappedFile:
     """A whole file, read-only; mapped as long as `view`, or a slice of it, lives. `mapping` is what
-    to keep and hand on; `view` is for reading it in Python."""
+    to keep and hand on; `view` is for reading it in Python. The times are of its last change when
+    it was mapped, in ns: of its bytes, and of anything about it."""
 
     path: Path
     size: int
+    modified_ns: int
+    changed_ns: int
     mapping: mmap.mmap
     view: memoryview
 
     def refusal(self, problem: str) -> RefusedError:
         return refusal(self.path, problem)
+
+    def let_go(self, start: int, stop: int) -> None:
+        """Bytes [start, stop) need not stay in memory: they are read again when asked for."""
+        page = start // mmap.PAGESIZE * mmap.PAGESIZE
+        self.mapping.madvise(mmap.MADV_DONTNEED, page, stop - page)
 
     def cut_short(self, needed: int, first: str) -> RefusedError:
         """Refuses a file that ends before its tensors do, `first` of them in order."""
@@ -72,14 +80,16 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 def map_file(path: Path) -> MappedFile:
     """The whole of a regular file, read-only; refuses an empty one, a directory and a device."""
     with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
+        about = os.fstat(file.fileno())
+        size = about.st_size
         try:
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
             raise _no_room(path, size) from None
-    return MappedFile(path, size, mapping, memoryview(mapping))
+    times = about.st_mtime_ns, about.st_ctime_ns
+    return MappedFile(path, size, *times, mapping, memoryview(mapping))
 
 
 def check_still_whole(path: Path, mapping: mmap.mmap, size: int) -> None:
