@@ -89,6 +89,11 @@ MODELS = [
     _qwen("qwen3", "qwen3", "Qwen3ForCausalLM", head_dim=32),
 ]
 
+# Rows of whole blocks of every type, so that all its matrices can be planes.
+WIDE = _qwen(
+    "wide", "qwen3", "Qwen3ForCausalLM", hidden_size=256, intermediate_size=512, head_dim=64
+)
+
 
 def uniform(seed: int, count: int) -> npt.NDArray[np.float32]:
     """`count` numbers in [-1, 1): splitmix64 of seed and index, the top 24 bits; exact in f32."""
@@ -202,10 +207,17 @@ def write_tokenizer(
     (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf8")
 
 
-def write_model(directory: Path, tiny: Tiny, seed: int = 1) -> Path:
-    """A whole model directory, f32."""
+def bf16_bits(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Cut off after bf16's bits: as good as any rounding for weights drawn at random."""
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def write_model(directory: Path, tiny: Tiny, seed: int = 1, *, bf16: bool = False) -> Path:
+    """A whole model directory, f32 or bf16."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(tiny.config_json()), encoding="utf8")
-    write_safetensors(directory / "model.safetensors", dict(weights(tiny, seed)))
+    made = weights(tiny, seed)
+    cut = {name: bf16_bits(values) for name, values in made.items()} if bf16 else made
+    write_safetensors(directory / "model.safetensors", dict(cut))
     write_tokenizer(directory)
     return directory

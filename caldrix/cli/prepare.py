@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from caldrix import log
 from caldrix.cli.parse import CommandLine
 from caldrix.errors import CaldrixError, RefusedError, UsageError, printable
+from caldrix.storage import cache_directory
 
 if TYPE_CHECKING:
     from caldrix.engine.load import LoadedModel, LoadOptions
@@ -89,6 +90,8 @@ def load_options(line: CommandLine, name: str) -> "LoadOptions":
     from caldrix.compile.program import MAX_OUT
     from caldrix.engine.load import LoadOptions
 
+    # Under a budget the codec is that of streamed weights, and this version streams none.
+    packs = line["weight_codec"] == "planes" and line["weight_budget"] is None
     return LoadOptions(
         dtype=line["dtype"],
         max_context=line["max_context"],
@@ -97,7 +100,20 @@ def load_options(line: CommandLine, name: str) -> "LoadOptions":
         n_slots=line.values.get("parallel", 1),
         max_out=MAX_OUT if line.command == "serve" else 1,  # one conversation, one token at a time
         name=name,
+        weight_codec="planes" if packs else "raw",
+        layout_dir=_layout_dir(line["layout_dir"]) if packs else None,
     )
+
+
+def _layout_dir(given: str | None) -> Path | None:
+    """--layout-dir, else a place in the cache; None where there is no home directory for one."""
+    if given is not None:
+        return Path(given)
+    try:
+        return cache_directory() / "layout"
+    except RefusedError as error:
+        log.status(f"--weight-codec planes: kept in memory only: {error}")
+        return None
 
 
 def check_budget(budget: int | None, path: Path) -> None:

@@ -54,6 +54,11 @@ def _check_companions(line: CommandLine) -> None:
             serves = line.command in BY_NAME[flag.needs].commands
             where = "" if serves else " of caldrix serve"
             raise RefusedError(f"{flag.name} has a meaning only with {flag.needs}{where}")
+    has_layout = line["weight_codec"] == "planes" or "--weight-budget" in line.given
+    if "--layout-dir" in line.given and not has_layout:
+        raise RefusedError(
+            "--layout-dir has a meaning only with --weight-codec planes or --weight-budget"
+        )
     if "--admin" in line.given and "--admin-port" not in line.given:
         raise RefusedError("--admin needs --admin-port")
 

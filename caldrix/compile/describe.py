@@ -26,6 +26,7 @@ def describe(
         lines += [_line(label, note) for note in group]
     n_bytes = sum(note.weight_bytes for note in notes)
     flops = sum(note.flops_per_row for note in notes)
+    planes = f" planes {format_size(sizes.planes)}," if sizes.planes else ""
     lines.append(_COLUMNS.format("all", "", "", "", format_size(n_bytes), f"{flops:,}"))
     lines += [
         "",
@@ -33,7 +34,7 @@ def describe(
         f" {options.context} tokens, up to {options.max_rows} rows a step",
         f"threads {options.threads}, row {options.cpu_isa}, type {options.dtype}",
         f"memory {format_size(sizes.total)}: weight files {format_size(sizes.files)} (mapped),"
-        f" made weights {format_size(sizes.weights)}, cache {format_size(sizes.cache)},"
+        f"{planes} made weights {format_size(sizes.weights)}, cache {format_size(sizes.cache)},"
         f" activations {format_size(sizes.activations)}",
     ]
     return "\n".join(lines)

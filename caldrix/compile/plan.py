@@ -84,7 +84,7 @@ class Emitter:
                 "magic": native.ENUMS["CX_PLAN_MAGIC"],
                 "version": native.ENUMS["CX_PLAN_VERSION"],
                 "n_ops": len(records),
-                "n_arenas": native.ENUMS["CX_ARENA_FILES"] + len(self.weights.checkpoint.files),
+                "n_arenas": self.weights.n_arenas,
                 "max_rows": limits.max_rows,
                 "max_out": limits.max_out,
                 "vocab": self.graph.vocab_size,

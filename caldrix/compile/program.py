@@ -6,7 +6,7 @@ no files' formats beyond tensors, and no text.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +23,11 @@ from caldrix.compile.memory import (
     plan_cache,
     stride_of,
 )
+from caldrix.compile.packing import FLAG, Packing, most_bytes, pack, packable
 from caldrix.compile.plan import Emitter, Limits, OpNote
 from caldrix.compile.weights import WeightPlan
 from caldrix.errors import RefusedError, TooLargeError
-from caldrix.formats.checkpoint import Checkpoint, check_still_whole
+from caldrix.formats.checkpoint import Checkpoint, Tensor, check_still_whole
 from caldrix.formats.dtypes import by_name
 from caldrix.models.graph import Graph
 from caldrix.models.rope import RopeConfig, scaled_frequencies
@@ -62,16 +63,23 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes by what they are for; `files` are mapped, the rest is allocated."""
+    """Bytes by what they are for. `files` are mapped, of which what was packed is not read again;
+    `planes` are mapped from a file or made in memory; the rest is allocated."""
 
     files: int
+    planes: int
     weights: int
     cache: int
     activations: int
 
     @property
+    def mapped(self) -> int:
+        """What steps read of weights where they lie; in the address space before the rest is."""
+        return self.files + self.planes
+
+    @property
     def total(self) -> int:
-        return self.files + self.weights + self.cache + self.activations
+        return self.mapped + self.weights + self.cache + self.activations
 
 
 class Program:
@@ -104,6 +112,10 @@ class Program:
         # No MappedFile is kept: its view must not be in a cycle with the model (see native.Arena).
         self._files = [(f.path, f.mapping, f.size) for f in weights.checkpoint.files]
         mappings = [mapping for _, mapping, _ in self._files]
+        if (packed := weights.packed) is not None:
+            mappings.append(packed.arena)
+            if packed.path is not None:
+                self._files.append((packed.path, packed.arena, packed.size_bytes))
         arenas = [None, activations, native.allocate(sizes.cache), made, *mappings]
         self._model = native.Model(plan, arenas, options.cpu_isa, options.threads)
         stride = stride_of(self.vocab_size)
@@ -157,14 +169,12 @@ def compile_model(
     rope: RopeConfig,
     rope_divisors: npt.NDArray[np.float32] | None,
     options: CompileOptions,
+    packing: Packing | None = None,
 ) -> Program:
     """The passes in order. Raises RefusedError for a checkpoint that does not match the graph,
     TooLargeError for no room."""
     check_weights(graph, source)
     limits = Limits(options.max_rows, options.max_out, options.context, options.n_slots)
-    weights = WeightPlan(
-        source.checkpoint, source.rename, source.where, convert_f32=options.dtype == "bf16"
-    )
     frequencies, scale = scaled_frequencies(rope, rope_divisors, source.where)
     lowered = lower(graph)
     cache_type = by_name(options.dtype)
@@ -172,13 +182,24 @@ def compile_model(
         graph.attention, graph.num_layers, limits.n_slots, limits.context, cache_type.block_bytes
     )
     activations = plan_activations(lowered, limits.max_rows, limits.max_out)
+    packed = None
+    if packing is not None and (tensors := tensors_to_pack(graph, source, options.dtype)):
+        # Before the time is spent; what turns out not to be packable will only add to it.
+        files = files_bytes(source.checkpoint, tensors)
+        least = Sizes(files, most_bytes(tensors), 0, cache.size_bytes, activations.size_bytes)
+        check_fit(least, source.where, limits, memory_limit(files))
+        packed = pack(source.checkpoint, tensors, options.threads, packing)
+    elif packing is not None:
+        packing.status(_nothing_to_pack(graph, source))
+    convert_f32 = options.dtype == "bf16"
+    weights = WeightPlan(source.checkpoint, source.rename, source.where, convert_f32, packed)
     inv_freq = weights.constant(frequencies)
     emitter = Emitter(
         graph, lowered, activations, cache, weights, limits, cache_type.id, (inv_freq, scale)
     )
     plan = emitter.plan()
-    sizes = _sizes(source.checkpoint, weights, cache, activations)
-    check_fit(sizes, source.where, limits, memory_limit(sizes.files))
+    sizes = _sizes(weights, cache, activations)
+    check_fit(sizes, source.where, limits, memory_limit(sizes.mapped))
     offset = emitter.value(lowered.logits).offset
     return Program(plan, emitter.notes, sizes, graph, limits, options, weights, offset)
 
@@ -199,11 +220,37 @@ def check_weights(graph: Graph, source: Source) -> None:
             )
 
 
-def _sizes(
-    checkpoint: Checkpoint, weights: WeightPlan, cache: CachePlan, activations: ArenaPlan
-) -> Sizes:
+def tensors_to_pack(graph: Graph, source: Source, dtype: str) -> list[Tensor]:
+    """What --weight-codec planes packs of a model under this type, in the order of first use."""
+    return packable(_matrices(graph, source), convert_f32=dtype == "bf16")
+
+
+def _matrices(graph: Graph, source: Source) -> Collection[Tensor]:
+    names = (source.rename(weight.name) for weight in graph.weights() if len(weight.shape) == 2)
+    return {name: source.checkpoint.tensor(name) for name in names}.values()
+
+
+def _nothing_to_pack(graph: Graph, source: Source) -> str:
+    types = dict.fromkeys(tensor.dtype.name for tensor in _matrices(graph, source))
+    return (
+        f"{FLAG} packs bf16 matrices with rows of a multiple of 256 values, and this model has none"
+        f" ({', '.join(types)}): the weights stay as they are"
+    )
+
+
+def files_bytes(checkpoint: Checkpoint, packed: Iterable[Tensor]) -> int:
+    """Bytes of a checkpoint's files that steps read when these tensors are read elsewhere."""
     files = sum(file.size for file in checkpoint.files)
-    return Sizes(files, weights.size_bytes, cache.size_bytes, activations.size_bytes)
+    return files - sum(tensor.size_bytes for tensor in packed)
+
+
+def _sizes(weights: WeightPlan, cache: CachePlan, activations: ArenaPlan) -> Sizes:
+    packed, tensors = weights.packed, weights.checkpoint.tensors
+    files = files_bytes(
+        weights.checkpoint, [tensors[name] for name in packed.places] if packed else ()
+    )
+    planes = packed.size_bytes if packed else 0
+    return Sizes(files, planes, weights.size_bytes, cache.size_bytes, activations.size_bytes)
 
 
 def check_fit(sizes: Sizes, where: str, limits: Limits, limit: int | None) -> None:
@@ -212,7 +259,7 @@ def check_fit(sizes: Sizes, where: str, limits: Limits, limit: int | None) -> No
         many = limits.n_slots > 1
         slots = f" and --parallel {limits.n_slots}" if many else ""
         raise TooLargeError(
-            f"{where}: needs {format_size(sizes.total)} ({format_size(sizes.files)} of weights,"
+            f"{where}: needs {format_size(sizes.total)} ({format_size(sizes.mapped)} of weights,"
             f" {format_size(sizes.cache)} of cache at --ctx {limits.context}{slots});"
             f" this process may use {format_size(limit)};"
             f" use a smaller --ctx{', --parallel' if many else ''} or model"

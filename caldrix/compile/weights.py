@@ -2,9 +2,10 @@
 anew, and where.
 
 A matrix stays in its file, whatever its type, because the kernels decode every type on the fly;
-only an f32 matrix under the bf16 type is converted. Vectors (norms, biases) and constants become
-f32 in the weights arena. Planning comes first, filling second, so that the arena is allocated
-once and a model that does not fit is refused before anything is read.
+only an f32 matrix under the bf16 type is converted, and one that was packed is read where its
+planes are. Vectors (norms, biases) and constants become f32 in the weights arena. Planning comes
+first, filling second, so that the arena is allocated once and a model that does not fit is refused
+before anything is read.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from caldrix import native
+from caldrix.compile.bf16 import bf16_piece
 from caldrix.compile.memory import align
+from caldrix.compile.packing import Packed
 from caldrix.errors import RefusedError
 from caldrix.formats.checkpoint import Checkpoint, Tensor
 from caldrix.formats.dtypes import by_name
@@ -54,6 +57,7 @@ class WeightPlan:
     rename: Callable[[str], str]
     where: str
     convert_f32: bool
+    packed: Packed | None = None
     made: list[Made] = field(default_factory=list)
     size_bytes: int = 0
     _bound: dict[str, Ref] = field(default_factory=dict)
@@ -69,11 +73,20 @@ class WeightPlan:
             )
         return tensor
 
+    @property
+    def n_arenas(self) -> int:
+        """The mapped files come last, and after them what was packed."""
+        n_files = len(self.checkpoint.files) + (self.packed is not None)
+        return native.ENUMS["CX_ARENA_FILES"] + n_files
+
     def matrix(self, weight: Weight) -> Ref:
-        """In place, or converted."""
+        """Packed, converted, or where it lies."""
         if weight.name not in self._bound:
             tensor = self.find(weight)
-            if self.convert_f32 and tensor.dtype.name == "f32":
+            if self.packed is not None and tensor.name in self.packed.places:
+                place = self.packed.places[tensor.name]
+                self._bound[weight.name] = Ref(self.n_arenas - 1, place.dtype.id, place.offset)
+            elif self.convert_f32 and tensor.dtype.name == "f32":
                 self._bound[weight.name] = self._make(tensor, "bf16", 2 * tensor.n_elements)
             else:
                 arena = native.ENUMS["CX_ARENA_FILES"] + self.checkpoint.files.index(tensor.file)
@@ -112,17 +125,6 @@ class WeightPlan:
 
 
 def _convert_to_bf16(tensor: Tensor, target: npt.NDArray[np.uint16]) -> None:
-    count, raw = tensor.n_elements, tensor.data
-    for start in range(0, count, CONVERT_PIECE):
-        piece = raw[4 * start : 4 * min(start + CONVERT_PIECE, count)]
-        target[start : start + CONVERT_PIECE] = to_bf16(np.frombuffer(piece, np.float32))
-
-
-def to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round to nearest, ties to even; a NaN stays a NaN."""
-    bits = values.view(np.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    nan = np.isnan(values)
-    if nan.any():
-        rounded[nan] = (bits[nan] >> 16).astype(np.uint16) | 0x40
-    return rounded
+    for start in range(0, tensor.n_elements, CONVERT_PIECE):
+        stop = min(start + CONVERT_PIECE, tensor.n_elements)
+        target[start:stop] = bf16_piece(tensor, start, stop)

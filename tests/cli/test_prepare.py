@@ -36,3 +36,36 @@ def test_requests_together_have_a_slot_each(
 ) -> None:
     options = prepare.load_options(parse(command, ["m", *flags]), "m")
     assert (options.n_slots, options.max_out) == (n_slots, max_out)
+
+
+@pytest.mark.parametrize(
+    ("flags", "codec", "directory"),
+    [
+        ([], "raw", None),
+        (["--weight-codec", "raw"], "raw", None),
+        (["--weight-codec", "planes"], "planes", "/cache/layout"),
+        (["--weight-codec", "planes", "--layout-dir", "here"], "planes", "here"),
+        (["--weight-codec", "planes", "--weight-budget", "5g", "--layout-dir", "x"], "raw", None),
+    ],
+)
+def test_without_a_budget_the_codec_is_that_of_resident_weights(
+    flags: list[str], codec: str, directory: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALDRIX_CACHE_DIR", "/cache")
+    options = prepare.load_options(parse("run", ["m", *flags]), "m")
+    assert options.weight_codec == codec
+    assert options.layout_dir == (None if directory is None else Path(directory))
+
+
+def test_without_a_home_planes_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("CALDRIX_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    options = prepare.load_options(parse("run", ["m", "--weight-codec", "planes"]), "m")
+    assert (options.weight_codec, options.layout_dir) == ("planes", None)
+    assert capsys.readouterr().err == (
+        "caldrix: --weight-codec planes: kept in memory only: there is no home directory for the"
+        " cache: set CALDRIX_CACHE_DIR\n"
+    )

@@ -14,6 +14,9 @@ ACCEPTED = [
     ["--backend", "auto"],
     ["--backend", "cpu", "--batch-gemv", "rows", "--sampler", "device", "--max-batch", "1"],
     ["--weight-budget", "5g", "--weight-ring", "3", "--layout-dir", "x"],
+    ["--weight-budget", "5g", "--weight-codec", "raw", "--layout-dir", "x"],
+    ["--weight-codec", "raw"],
+    ["--weight-codec", "planes", "--layout-dir", "x"],
     ["--device-sample-period", "2", "--device-sample-offset", "1"],
 ]
 REFUSED = [  # (arguments, exit status, words of the reason)
@@ -27,6 +30,8 @@ REFUSED = [  # (arguments, exit status, words of the reason)
     (["--sampler", "host"], 1, "--sampler host"),
     (["--device-sample-offset", "8"], 1, "--device-sample-offset 8"),
     (["--device-sample-period", "4"], 1, "--device-sample-period"),
+    (["--layout-dir", "x"], 1, "--layout-dir has a meaning only with --weight-codec planes or"),
+    (["--layout-dir", "x", "--weight-codec", "raw"], 1, "--layout-dir has a meaning only with"),
     (["-i", "a", "--raw"], 2, "--raw"),
     (["-i", "a"] * 9, 2, "at most 8"),
 ]

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import tiny
 
-from caldrix.compile.weights import CONVERT_PIECE, WeightPlan, to_bf16
+from caldrix.compile.bf16 import to_bf16
+from caldrix.compile.weights import CONVERT_PIECE, WeightPlan
 from caldrix.formats.safetensors import read_file
 from caldrix.models.graph import Weight
 

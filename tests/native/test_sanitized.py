@@ -11,6 +11,7 @@ from sanitized import ROOT, environment, package_parent
 SUITES = {
     "address,undefined": [
         "tests/native/test_native.py",
+        "tests/native/test_planes.py",
         "tests/models",
         "tests/compile",
         "tests/engine/test_odd_weights.py",
