@@ -7,6 +7,6 @@ run: ; @tools/setup && .venv/bin/caldrix run $(MODEL) -p "$(PROMPT)"
 test: ; @tools/setup dev && tools/test
 check: ; @{ [ -n "$$CALDRIX_VENV" ] || tools/setup dev; } && tools/check
 clients: ; @tools/clients
-bench: ; @tools/setup dev && .venv/bin/python tools/bench.py
+bench: ; @{ [ -n "$$CALDRIX_VENV" ] || tools/setup dev; } && tools/bench $(MODEL)
 peer: ; @tools/peer
 clean: ; @rm -rf .venv .venv-clients build caldrix/_native*.so caldrix.egg-info

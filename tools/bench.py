@@ -1,187 +1,311 @@
-"""Prefill, decode, start-up and peak memory of one model, beside llama.cpp where it is installed.
+"""Prefill, decoding, start and memory of models, beside llama.cpp and beside the machine's limits.
 
-    python tools/bench.py [MODEL] [--peer PYTHON] [--rounds N] [--threads N] [--json FILE]
+    tools/bench [MODEL ...] [--variant NAME=FLAGS]... [--threads 1,2] [--rounds N] [--json FILE]
+    tools/bench --from-json FILE... [--markdown] [--svg FILE]
 
-Rounds alternate between the two programs, each in a process of its own, and ratios are taken within
-a round: a shared machine changes speed by the minute, so only medians of ratios mean anything.
-Every run prints a checksum of what it computed. The peer is a Python with llama-cpp-python (`make
-peer`); without one only caldrix's own figures are printed.
+Every figure comes from a process of its own: `caldrix bench` for each variant of caldrix, and
+tools/bench_peer.py under a Python with llama-cpp-python (`make peer`) for the peer, which times the
+same steps by the same code. In a round all programs run one after another, a different one first
+each time; ratios and parts of limits are taken within a round, because a shared machine changes its
+speed by the minute. The record is written after every round. tools/bench_report.py shows it.
 """
 
 import argparse
 import json
 import os
-import statistics
+import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import bench_report
+
+from caldrix import __version__
+from caldrix.cli.bench import PROMPT, START_TOKENS, measure_start
+from caldrix.engine.measure import Others, Work
+from caldrix.engine.threads import default_threads
+from caldrix.errors import EngineError
 
 ROOT = Path(__file__).resolve().parent.parent
-PREFILL, DECODE = (128, 512), 64
-PROMPT = "What is the capital of France?"
-
-OURS = """
-import json, sys, time
-from pathlib import Path
-from caldrix.engine.load import LoadOptions, load_program
-path, threads = sys.argv[1], int(sys.argv[2])
-prefill, n = json.loads(sys.argv[3]), int(sys.argv[4])
-program = load_program(Path(path), LoadOptions(threads=threads))
-def run(ids, start):
-    for at in range(0, len(ids), program.max_rows):
-        part = ids[at:at + program.max_rows]
-        places = list(range(start + at, start + at + len(part)))
-        program.step(part, places, [0] * len(part), [len(part) - 1], None)
-    return int(program.logits[0].argmax())
-"""
-PEER = """
-import json, sys, time
-import llama_cpp, numpy as np
-path, threads = sys.argv[1], int(sys.argv[2])
-prefill, n = json.loads(sys.argv[3]), int(sys.argv[4])
-model = llama_cpp.Llama(path, n_ctx=2048, n_threads=threads, n_threads_batch=threads,
-                        n_batch=512, n_ubatch=512, verbose=False)
-def run(ids, start):
-    model.n_tokens = start
-    if start == 0:
-        model.reset(); model._ctx.kv_cache_clear()
-    model.eval(ids)
-    logits = llama_cpp.llama_get_logits_ith(model._ctx.ctx, -1)
-    return int(np.ctypeslib.as_array(logits, (model.n_vocab(),)).argmax())
-"""
-MEASURE = """
-out = {"prefill": {}}
-run(list(range(100, 164)), 0)
-for size in prefill:
-    t = time.perf_counter(); last = run([100 + i % 997 for i in range(size)], 0)
-    out["prefill"][str(size)] = size / (time.perf_counter() - t)
-run([100 + i for i in range(64)], 0)
-token, seen, at = 100, [], 64
-t = time.perf_counter()
-for _ in range(n):
-    token = run([token], at); at += 1; seen.append(token)
-out["decode"] = n / (time.perf_counter() - t)
-out["checksum"] = sum(i * v for i, v in enumerate(seen, 1)) % 1000003
-print(json.dumps(out))
-"""
-PEER_START = """
-import sys, llama_cpp
-model = llama_cpp.Llama(sys.argv[1], n_ctx=2048, n_threads=int(sys.argv[2]), verbose=False)
-turn = [{"role": "user", "content": sys.argv[3]}]
-for piece in model.create_chat_completion(turn, max_tokens=8, temperature=0, stream=True):
-    text = piece["choices"][0]["delta"].get("content")
-    if text:
-        print(text, end="", flush=True)
-"""
+PEER = bench_report.PEER
+Round = dict[str, Any]
 
 
-def speeds(python: str, code: str, model: str, threads: int) -> dict[str, object]:
-    """One process: tokens a second in prefill by length, and in decode."""
-    command = [python, "-c", code + MEASURE, model, str(threads), json.dumps(PREFILL), str(DECODE)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-    if done.returncode:
-        sys.exit(f"bench: {python} failed: {done.stderr.strip()[-400:]}")
-    result: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+class Failed(Exception):
+    """A program that could not be measured: one line."""
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+def counts(text: str) -> tuple[int, ...]:
+    """`1,2`: whole numbers above 0."""
+    found = tuple(int(part) for part in text.split(","))
+    if min(found) < 1:
+        raise ValueError
+    return found
 
 
-def start_up(command: list[str]) -> dict[str, float]:
-    """Seconds from the start of the process to its first byte of answer, and its peak RSS in MB."""
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
+def variant(text: str) -> tuple[str, list[str]]:
+    """`NAME=FLAGS`, or NAME alone for none."""
+    name, _, flags = text.partition("=")
+    if not name or name == PEER:
+        raise ValueError
+    return name, shlex.split(flags)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tools/bench", description="speeds beside llama.cpp")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="GGUF files; default: demo")
+    parser.add_argument(
+        "--variant",
+        action="append",
+        type=variant,
+        metavar="NAME=FLAGS",
+        help="flags of caldrix bench under a name; repeatable; default: caldrix=",
     )
-    assert process.stdout
-    process.stdout.read(1)
-    first = time.perf_counter() - started
-    process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"bench: {command[0]} failed with exit {process.returncode}")
-    return {"first_token_s": first, "peak_rss_mb": usage.ru_maxrss / 1000}
+    parser.add_argument("--threads", type=counts, metavar="LIST", help="default: 1 and all cores")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lengths", type=counts, default=(128, 512), help="default: 128,512")
+    parser.add_argument("--depths", type=counts, default=(32,), help="default: 32")
+    parser.add_argument("--steps", type=int, default=32, help="tokens decoded at each depth")
+    parser.add_argument(
+        "--together",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also decode N sequences together, on the most threads",
+    )
+    parser.add_argument("--peer", metavar="PYTHON", help="default: that of .venv-peer, if there")
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--no-start", action="store_true", help="leave out whole programs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the record")
+    parser.add_argument(
+        "--from-json",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="show kept records instead of measuring",
+    )
+    parser.add_argument("--markdown", action="store_true", help="print tables for a page")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a chart")
+    return parser.parse_args()  # fmt: skip
 
 
-def measure(
-    model: str, threads: int, peer: str | None, starts: bool
-) -> dict[str, dict[str, object]]:
-    """One round: ours, then the peer's; start-up, which needs a tokenizer, only if `starts`."""
-    run = [sys.executable, "-m", "caldrix", "run", model, "-p", PROMPT, "--max-tokens", "8"]
-    ours = speeds(sys.executable, OURS, model, threads)
-    if starts:
-        ours |= start_up([*run, "--threads", str(threads)])
-    if peer is None:
-        return {"caldrix": ours}
-    theirs = speeds(peer, PEER, model, threads)
-    if starts:
-        theirs |= start_up([peer, "-c", PEER_START, model, str(threads), PROMPT])
-    return {"caldrix": ours, "llama.cpp": theirs}
+# --- one program, once ---------------------------------------------------------------------------
 
 
-def flat(result: dict[str, object]) -> dict[str, float]:
-    """Named figures of one program's round."""
-    prefill = result["prefill"]
-    assert isinstance(prefill, dict)
-    figures = {f"prefill {size} t/s": float(v) for size, v in prefill.items()}
-    for key, label in (
-        ("decode", "decode t/s"),
-        ("first_token_s", "first token s"),
-        ("peak_rss_mb", "peak RSS MB"),
-    ):
-        if key in result:
-            figures[label] = float(str(result[key]))
-    return figures
+def run(command: list[str]) -> Any:
+    """What a program prints as JSON, last; Failed with its last line of stderr."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise Failed(done.stderr.strip().rpartition("\n")[2] or f"exit {done.returncode}")
+    return json.loads(done.stdout)
 
 
-def table(rounds: list[dict[str, dict[str, object]]]) -> str:
-    """Medians, and the median of the ratios within rounds."""
-    names = list(rounds[0])
-    lines = [f"{'':<18}" + "".join(f"{name:>12}" for name in names)]
-    if len(names) == 2:
-        lines[0] += f"{'ratio':>10}"
-    for label in flat(rounds[0][names[0]]):
-        values = [[flat(r[name])[label] for r in rounds] for name in names]
-        line = f"{label:<18}" + "".join(f"{statistics.median(v):>12.2f}" for v in values)
-        if len(names) == 2:
-            ratios = [a / b for a, b in zip(*values, strict=True)]
-            line += f"{statistics.median(ratios):>9.2f}x"
-        lines.append(line)
-    sums = {name: sorted({str(r[name]["checksum"]) for r in rounds}) for name in names}
-    return "\n".join([*lines, f"checksums {sums}"])
+def children_s() -> float:
+    """Processor time of the programs that were measured."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
-def default_model() -> str:
-    """The demo's file, where `caldrix run demo` has put it."""
+def listed(values: tuple[int, ...]) -> str:
+    return ",".join(map(str, values))
+
+
+def ours(model: str, threads: int, work: Work, flags: list[str]) -> tuple[Round, dict[str, Any]]:
+    """A round of caldrix, and what its record says of the model."""
+    command = [sys.executable, "-m", "caldrix", "bench", model, "--no-start", "--rounds", "1"]
+    command += ["--json", "-", "--threads", str(threads), "--steps", str(work.n_new)]
+    command += ["--lengths", listed(work.lengths), "--depths", listed(work.depths), *flags]
+    record = run(command)
+    (measured,) = record["runs"]
+    (found,) = measured["rounds"]
+    more = {"load_s": measured["load_s"], "peak_rss_bytes": record["peak_rss_bytes"]}
+    return found | more, record["model"] | {"machine": record["machine"]}
+
+
+def theirs(python: str, model: str, threads: int, work: Work, n_slots: int = 1) -> Round:
+    script = str(ROOT / "tools" / "bench_peer.py")
+    found: Round = run(
+        [python, script, model, str(threads), json.dumps(asdict(work)), str(n_slots)]
+    )
+    return found
+
+
+def together(work: Work) -> Work:
+    """Only what several sequences need."""
+    depth = min(work.depths)
+    return Work((depth,), (depth,), work.n_new)
+
+
+# --- rounds --------------------------------------------------------------------------------------
+
+
+class Cell:
+    """One model on one number of threads: its programs, and the rounds that they have run."""
+
+    def __init__(self, options: argparse.Namespace, model: str, threads: int) -> None:
+        self.options, self.model, self.threads = options, model, threads
+        self.work = Work(options.lengths, options.depths, options.steps)
+        self.together = options.together if threads == max(options.threads) else 0
+        self.record: dict[str, Any] = {
+            "model": Path(model).stem,
+            "threads": threads,
+            "together": self.together,
+            "programs": {},
+            "refused": {},
+            "rounds": [],
+        }
+
+    def round(self, index: int) -> None:
+        """Every program once; which one is first moves on by one each round."""
+        names = [name for name, _ in self.options.variant] + [PEER] * bool(self.options.peer)
+        names = [name for name in names if name not in self.record["refused"]]
+        found: dict[str, Round] = {}
+        turn = index % len(names) if names else 0
+        for name in names[turn:] + names[:turn]:
+            say(f"{self.record['model']}, {self.threads} thread(s), round {index + 1}: {name}")
+            try:
+                others = Others(children_s)
+                found[name] = self.measure(name) | {"others": others.part()}
+            except Failed as error:
+                say(f"{name}: {error}")
+                self.record["refused"][name] = str(error)
+        if found:
+            self.record["rounds"].append(found)
+
+    def measure(self, name: str) -> Round:
+        if name == PEER:
+            return self.measure_peer()
+        flags = dict(self.options.variant)[name]
+        found, about = ours(self.model, self.threads, self.work, flags)
+        if self.together:
+            more = [*flags, "--parallel", str(self.together)]
+            many, _ = ours(self.model, self.threads, together(self.work), more)
+            found["together"] = many["together"]
+            about["n_slots"] = self.together
+        self.record["machine"] = about.pop("machine")
+        self.record["programs"][name] = {"flags": flags, "model": about}
+        return found
+
+    def measure_peer(self) -> Round:
+        python = self.options.peer
+        found = theirs(python, self.model, self.threads, self.work)
+        if self.together:
+            many = theirs(python, self.model, self.threads, together(self.work), self.together)
+            found["together"] = many["together"]
+        self.record["programs"][PEER] = {"version": found.pop("version")}
+        return found
+
+
+def start_once(command: list[str]) -> dict[str, Any]:
+    others = Others(children_s)
+    return measure_start(command) | {"others": others.part()}
+
+
+def start_rounds(options: argparse.Namespace, model: str) -> dict[str, Any]:
+    """Whole programs from their start to the first byte of answer, alternating."""
+    threads = str(max(options.threads))
+    name, flags = options.variant[0]
+    script = str(ROOT / "tools" / "bench_peer.py")
+    run_it = [sys.executable, "-m", "caldrix", "run", model, "-p", PROMPT, "--max-tokens"]
+    commands = {name: [*run_it, START_TOKENS, "--threads", threads, *flags]}
+    if options.peer:
+        commands[PEER] = [options.peer, script, "start", model, threads, PROMPT]
+    found: dict[str, Any] = {"model": Path(model).stem, "threads": int(threads), "rounds": []}
+    for index in range(options.rounds):
+        say(f"{found['model']}, round {index + 1}: starts of whole programs")
+        try:
+            round_ = {name: start_once(command) for name, command in commands.items()}
+        except EngineError as error:
+            return found | {"rounds": [], "refused": str(error)}
+        found["rounds"].append(round_)
+    return found
+
+
+def compare(options: argparse.Namespace, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "format": bench_report.FORMAT,
+        "caldrix": __version__,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": command_line(sys.argv[1:]),
+        "cells": [],
+        "starts": [],
+    }
+    for model in options.models:
+        for threads in options.threads:
+            cell = Cell(options, model, threads)
+            record["cells"].append(cell.record)
+            for index in range(options.rounds):
+                cell.round(index)
+                save(record)
+        if not options.no_start:
+            record["starts"].append(start_rounds(options, model))
+            save(record)
+    return record
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def command_line(typed: list[str]) -> str:
+    """The command for a page: without where things are on this machine."""
+    kept, rest = ["tools/bench"], list(typed)
+    while rest:
+        argument = rest.pop(0)
+        name, equals, _ = argument.partition("=")
+        if name not in ("--peer", "--json", "--svg"):
+            kept.append(Path(argument).name if Path(argument).exists() else argument)
+        elif not equals:
+            del rest[:1]
+    return shlex.join(kept)
+
+
+def say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def demo() -> str:
+    """The demo's file, fetched where it is not here."""
     from caldrix.hub.fetch import fetch
     from caldrix.hub.resolve import parse_model
 
-    return str(fetch(parse_model("demo"), print))
+    return str(fetch(parse_model("demo"), say))
+
+
+def complete(options: argparse.Namespace) -> None:
+    """The defaults that need a look at the machine."""
+    options.variant = options.variant or [("caldrix", [])]
+    options.threads = options.threads or tuple(sorted({1, default_threads()}))
+    options.models = [demo() if model == "demo" else model for model in options.models or ["demo"]]
+    python = options.peer or str(ROOT / ".venv-peer" / "bin" / "python")
+    if options.peer and not Path(python).exists():
+        sys.exit(f"bench: --peer {python}: no such file")
+    options.peer = python if Path(python).exists() and not options.no_peer else None
+    if options.peer is None and not options.no_peer:
+        say("no peer: `make peer` builds it; only caldrix is measured")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="prefill, decode, start-up and memory")
-    parser.add_argument("model", nargs="?", help="a GGUF file or a directory (default: the demo)")
-    parser.add_argument("--peer", help="a Python that has llama-cpp-python")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--no-start", action="store_true", help="for a model without a tokenizer")
-    parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
-    model = options.model or default_model()
-    peer = options.peer or str(ROOT / ".venv-peer" / "bin" / "python")
-    peer = peer if Path(peer).exists() else None
-    starts = not options.no_start
-    rounds = [measure(model, options.threads, peer, starts) for _ in range(options.rounds)]
-    print(f"{Path(model).name}, {options.threads} thread(s), {options.rounds} round(s)")
-    print(table(rounds))
-    if options.json:
-        Path(options.json).write_text(json.dumps(rounds, indent=1))
+    options = arguments()
+    if options.from_json:
+        records = [bench_report.read(path) for path in options.from_json]
+    else:
+        complete(options)
+
+        def save(record: dict[str, Any]) -> None:
+            if options.json:
+                options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf8")
+
+        save({})  # refused now rather than after the first round
+        records = [compare(options, save)]
+    show = bench_report.markdown if options.markdown else bench_report.text
+    print("\n".join(show(record) for record in records), end="")
+    if options.svg:
+        options.svg.write_text(bench_report.svg(records), encoding="utf8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Owns the order of a run and its record, the JSON that --json writes: whole programs first, from
 their start to the first token, then for one thread and for all of them the load and the rounds. In
 each round the limits are measured right after the speeds that are judged by them. What is timed is
-engine/measure.py's; the table is cli/bench_table.py's.
+engine/measure.py's and engine/limits.py's; the table is cli/bench_table.py's.
 """
 
 import json
@@ -22,8 +22,9 @@ from caldrix.errors import EngineError, UsageError, printable
 
 if TYPE_CHECKING:
     from caldrix.compile.program import Program
+    from caldrix.engine.limits import Limits
     from caldrix.engine.load import LoadOptions
-    from caldrix.engine.measure import Limits, Work
+    from caldrix.engine.measure import Work
 
 FORMAT = 1  # of the record; a reader that meets another refuses it
 PROMPT = "What is the capital of France?"
@@ -110,7 +111,8 @@ def rss_bytes(ru_maxrss: int) -> int:
 def measure(line: CommandLine, path: Path, options: "LoadOptions") -> dict[str, Any]:
     """The record but for the starts."""
     from caldrix import __version__
-    from caldrix.engine.measure import Limits, Work
+    from caldrix.engine.limits import Limits
+    from caldrix.engine.measure import Others, Work
     from caldrix.engine.threads import default_threads
 
     work = Work(line["lengths"], line["depths"], line["steps"])
@@ -128,10 +130,12 @@ def measure(line: CommandLine, path: Path, options: "LoadOptions") -> dict[str, 
             rounds = []
             for index in range(line["rounds"]):
                 log.status(f"{threads} thread(s), round {index + 1} of {line['rounds']}")
+                others = Others()
                 speeds = speeds_of(program, work)
                 peak = peak or own_peak()
                 limits = limits or Limits()
-                rounds.append(speeds | {"limits": limits_of(limits, program)})
+                found = {"limits": limits_of(limits, program), "others": others.part()}
+                rounds.append(speeds | found)
         finally:
             program.close()
         runs.append({"threads": threads, "load_s": load_s, "rounds": rounds})
@@ -164,9 +168,9 @@ def open_program(path: Path, options: "LoadOptions", work: "Work") -> "tuple[Pro
 
 
 def speeds_of(program: "Program", work: "Work") -> dict[str, Any]:
-    from caldrix.engine.measure import measure_speeds
+    from caldrix.engine.measure import ProgramSteps, measure_speeds
 
-    speeds = measure_speeds(program, work)
+    speeds = measure_speeds(ProgramSteps(program), work)
     return {
         "prefill": {str(length): speed for length, speed in speeds.prefill.items()},
         "decode": {str(depth): speed for depth, speed in sorted(speeds.decode.items())},
@@ -184,7 +188,7 @@ def limits_of(limits: "Limits", program: "Program") -> dict[str, Any]:
 
 
 def describe(program: "Program", name: str) -> dict[str, Any]:
-    from caldrix.engine.measure import cost_of
+    from caldrix.engine.limits import cost_of
 
     options, cost = program.options, cost_of(program)
     return {
@@ -219,7 +223,7 @@ def machine(buffer_bytes: int) -> dict[str, Any]:
     return {
         "cpu": names[0] if names else platform.processor() or platform.machine(),
         "cpus": os.cpu_count(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "system": f"{platform.system()} {platform.machine()}",
         "memory_bytes": memory_limit(),
         "read_buffer_bytes": buffer_bytes,
     }

@@ -72,6 +72,11 @@ def table(record: dict[str, Any]) -> str:
         lines.append(f"{'peak memory of that':<22}{format_size(int(peak)):>16}")
     else:
         lines.append(f"{'peak memory':<22}{format_size(record['peak_rss_bytes']):>16}")
+    seen = [round_["others"] for run in runs for round_ in run["rounds"]]
+    busy = [part for part in seen if part is not None]
+    if busy:
+        share = f"{100 * median(busy):.0f} %"
+        lines.append(f"{'other work meanwhile':<22}{share:>16}  of the processors")
     sums = sorted({round_["checksum"] for run in runs for round_ in run["rounds"]})
     lines.append(f"{'checksum of tokens':<22}{' '.join(sums):>16}")
     return "\n".join(lines) + "\n"

@@ -1,32 +1,66 @@
-"""How fast a compiled model steps and what its machine could do at most, for `caldrix bench`.
+"""How fast a model steps, for `caldrix bench` and for whatever it is compared with.
 
-Owns what is stepped and timed, and the data that the limits are measured over. Token ids are made
-up: no tokenizer is needed. Everything timed leaves a checksum of what it computed, the same in
-every round. Knows nothing of how figures are shown.
+Owns what is stepped and timed: prompts of several lengths, and tokens one by one after several
+depths of context, with token ids made up, so that no tokenizer is needed. What is run leaves a
+checksum, the same in every round. Needs nothing but the standard library, so that another program
+can be put behind `Steps` in a Python that has no caldrix built.
 """
 
-import contextlib
-import mmap
-import random
-import re
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
-from caldrix import native
 from caldrix.cgroups import read
-from caldrix.compile.memory import memory_limit
-from caldrix.compile.program import Program
 
-LIMIT_S = 0.25  # that one limit is measured for, in each round
-BUFFER_BYTES = 512 * 2**20
-CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # the last one, "32768K"
-BUFFER_UNIT = native.ENUMS["CX_LIMIT_PIECES"] * 256
-PEAK_BYTES = native.ENUMS["CX_LIMIT_PEAK_BYTES"]
-GREEDY = native.Sampling()
+if TYPE_CHECKING:
+    from caldrix.compile.program import Program
+
+ROOT = Path("/")
+
+
+class Steps(Protocol):
+    """A loaded model. Slots are contexts apart from each other."""
+
+    vocab_size: int
+    max_rows: int  # of one step
+    n_slots: int
+
+    def step(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        out_rows: Sequence[int],
+    ) -> list[int]:
+        """Row i is tokens[i] at positions[i] of slots[i], over whatever stood there and after;
+        returns the most likely next token of each of out_rows, which are ascending."""
+
+
+class ProgramSteps:
+    """A compiled program, picking its tokens natively as a greedy reply does."""
+
+    def __init__(self, program: "Program") -> None:
+        from caldrix.native import Sampling
+
+        self.vocab_size = program.vocab_size
+        self.max_rows = program.max_rows
+        self.n_slots = program.n_slots
+        self._program = program
+        self._greedy = Sampling()
+
+    def step(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        out_rows: Sequence[int],
+    ) -> list[int]:
+        greedy = [self._greedy] * len(out_rows)
+        picks = self._program.step(tokens, positions, slots, out_rows, greedy)
+        return [pick.token for pick in picks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +81,7 @@ class Work:
 @dataclass(slots=True)
 class Speeds:
     """Tokens a second, by length of the prompt or depth of the context; `together` in all, for the
-    program's slots at the least of the depths, where it has more than one."""
+    model's slots at the least of the depths, where it has more than one."""
 
     prefill: dict[int, float] = field(default_factory=dict)
     decode: dict[int, float] = field(default_factory=dict)
@@ -55,76 +89,63 @@ class Speeds:
     checksum: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a step costs whatever its kernels do: bytes of weights it reads, operations (two for a
-    multiply-add with a weight) for each row and for each row whose logits are wanted."""
-
-    weight_bytes: int
-    row_flops: int
-    out_flops: int
-
-    def prefill_flops(self, length: int) -> int:
-        return self.row_flops * length + self.out_flops
-
-
-def cost_of(program: Program) -> Cost:
-    """From the plan's notes of ops that read matrices. Those of no layer are the output's."""
-    notes = [note for note in program.notes if note.weight_bytes]
-    return Cost(
-        sum(note.weight_bytes for note in notes),
-        sum(note.flops_per_row for note in notes if note.layer is not None),
-        sum(note.flops_per_row for note in notes if note.layer is None),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One measurement of a limit: bytes or operations, and a checksum that depends on the data, the
-    row and the number of threads alone."""
-
-    seconds: float
-    work: float
-    checksum: int
-
-    @property
-    def per_second(self) -> float:
-        return self.work / self.seconds
-
-
 def token_at(position: int, vocab_size: int) -> int:
     """The made-up token of a prompt's position."""
     return (100 + position % 997) % vocab_size
 
 
-class Stopwatch:
-    """Steps one program; `seconds` and `checksum` grow with what is run."""
+class Others:
+    """What other programs take of the processors from here on: figures taken beside them are worth
+    less. `own_s` says how many seconds of processor time this program has used."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, own_s: Callable[[], float] = time.process_time, root: Path = ROOT) -> None:
+        self._own_s, self._root = own_s, root
+        self._began = self._now()
+
+    def part(self) -> float | None:
+        """0 to 1, of all processors; None where the system does not say."""
+        began, now = self._began, self._now()
+        if began is None or now is None:
+            return None
+        busy, total, own = (b - a for a, b in zip(began, now, strict=True))
+        return min(max(busy - own, 0.0) / total, 1.0) if total > 0 else None
+
+    def _now(self) -> tuple[float, float, float] | None:
+        """Seconds so far: busy and in all, of all processors, and of this program."""
+        first = read(self._root / "proc/stat").partition("\n")[0].split()
+        if len(first) < 9 or first[0] != "cpu" or not all(map(str.isdecimal, first[1:9])):
+            return None
+        ticks = [int(field) / os.sysconf("SC_CLK_TCK") for field in first[1:9]]
+        idle = ticks[3] + ticks[4]  # waiting for a disk is idle too
+        return sum(ticks) - idle, sum(ticks), self._own_s()
+
+
+class Stopwatch:
+    """Times one model's steps; `checksum` takes in every token that comes out."""
+
+    def __init__(self, model: Steps) -> None:
+        self.model = model
         self.checksum = 0
 
     def prompt(self, start: int, end: int, slots: Sequence[int] = (0,)) -> float:
         """Tokens `start` to `end` of the made-up prompt in each slot; the seconds it took."""
-        program, began = self.program, time.perf_counter()
+        model, began = self.model, time.perf_counter()
         for slot in slots:
-            for at in range(start, end, program.max_rows):
-                places = range(at, min(at + program.max_rows, end))
-                ids = [token_at(place, program.vocab_size) for place in places]
-                last = [len(ids) - 1]
-                pick = program.step(ids, places, [slot] * len(ids), last, [GREEDY])[0]
-            self._add(pick.token)
+            for at in range(start, end, model.max_rows):
+                places = range(at, min(at + model.max_rows, end))
+                ids = [token_at(place, model.vocab_size) for place in places]
+                token = model.step(ids, places, [slot] * len(ids), [len(ids) - 1])[0]
+            self._add(token)
         return time.perf_counter() - began
 
     def decode(self, depth: int, n_new: int, slots: Sequence[int] = (0,)) -> float:
         """`n_new` tokens of each slot, all slots in one step, after `depth` tokens of context."""
         n = len(slots)
-        ids = [token_at(depth + slot, self.program.vocab_size) for slot in slots]
-        rows, samplings = list(range(n)), [GREEDY] * n
+        ids = [token_at(depth + slot, self.model.vocab_size) for slot in slots]
+        rows = list(range(n))
         began = time.perf_counter()
         for place in range(depth, depth + n_new):
-            picks = self.program.step(ids, [place] * n, slots, rows, samplings)
-            ids = [pick.token for pick in picks]
+            ids = self.model.step(ids, [place] * n, slots, rows)
             for token in ids:
                 self._add(token)
         return time.perf_counter() - began
@@ -133,9 +154,9 @@ class Stopwatch:
         self.checksum = (self.checksum * 31 + token + 1) % (2**61 - 1)
 
 
-def measure_speeds(program: Program, work: Work) -> Speeds:
+def measure_speeds(model: Steps, work: Work) -> Speeds:
     """One round. The context that decoding needs is what the prompts before it left."""
-    watch, speeds = Stopwatch(program), Speeds()
+    watch, speeds = Stopwatch(model), Speeds()
     watch.prompt(0, 1)  # brings the threads to life
     filled = 0
     for length in work.lengths:
@@ -146,55 +167,9 @@ def measure_speeds(program: Program, work: Work) -> Speeds:
             watch.prompt(filled, depth)
         speeds.decode[depth] = work.n_new / watch.decode(depth, work.n_new)
         filled = depth
-    if program.n_slots > 1:
-        slots, depth = range(program.n_slots), min(work.depths)
+    if model.n_slots > 1:
+        slots, depth = range(model.n_slots), min(work.depths)
         watch.prompt(0, depth, slots)
         speeds.together = len(slots) * work.n_new / watch.decode(depth, work.n_new, slots)
     speeds.checksum = watch.checksum
     return speeds
-
-
-class Limits:
-    """The machine's limits, over data that is made once.
-
-    Memory is read from a buffer larger than the last cache, in huge pages where the system gives
-    them; the two peaks come from the first-level cache."""
-
-    def __init__(self, n_bytes: int | None = None) -> None:
-        self.n_bytes = n_bytes = n_bytes or _buffer_bytes()
-        generator = random.Random(1)
-        self._memory = _random_memory(generator, n_bytes)
-        numbers = [generator.uniform(-1, 1) for _ in range(PEAK_BYTES // 4)]
-        self._data: dict[str, native.Buffer] = {
-            "read": self._memory,
-            "fma": np.array(numbers, np.float32),
-            "int8": bytes(generator.choices(range(128), k=PEAK_BYTES)),
-        }
-
-    def measure(self, row: str, threads: int, seconds: float = LIMIT_S) -> dict[str, Limit]:
-        """By name: bytes read, f32 and 8-bit operations."""
-        return {
-            name: Limit(*native.measure_limit(name, self._data[name], row, threads, seconds))
-            for name in native.LIMITS
-        }
-
-
-def _buffer_bytes() -> int:
-    """Several times the last cache, and no more than a quarter of what this process may use."""
-    cache = re.match(r"([0-9]{1,9})K$", read(CACHE).strip())
-    wanted = max(BUFFER_BYTES, 4096 * int(cache[1]) if cache else 0)
-    limit = memory_limit()
-    n_bytes = wanted if limit is None else min(wanted, limit // 4)
-    return max(n_bytes // BUFFER_UNIT, 1) * BUFFER_UNIT
-
-
-def _random_memory(generator: random.Random, n_bytes: int) -> mmap.mmap:
-    memory = native.allocate(n_bytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them has small pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    block = generator.randbytes(min(n_bytes, 2**20 + 4096))
-    for at in range(0, n_bytes, len(block)):
-        piece = block[: n_bytes - at]
-        memory[at : at + len(piece)] = piece
-    return memory

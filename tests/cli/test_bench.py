@@ -12,7 +12,7 @@ import tiny
 from caldrix.cli import bench
 from caldrix.cli.bench_table import figures, table
 from caldrix.cli.main import main
-from caldrix.engine import measure
+from caldrix.engine import limits
 from caldrix.errors import EngineError
 
 QUICK = ["--lengths", "4,9", "--depths", "3,12", "--steps", "2", "--rounds", "2"]
@@ -30,9 +30,9 @@ MODEL = {
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits over little memory for no time: they are measured all the same."""
-    monkeypatch.setattr(measure, "BUFFER_BYTES", 0)
-    monkeypatch.setattr(measure, "CACHE", Path("/nonexistent"))
-    monkeypatch.setattr(measure.Limits.measure, "__defaults__", (0.0,))
+    monkeypatch.setattr(limits, "BUFFER_BYTES", 0)
+    monkeypatch.setattr(limits, "CACHE", Path("/nonexistent"))
+    monkeypatch.setattr(limits.Limits.measure, "__defaults__", (0.0,))
 
 
 @pytest.fixture
@@ -72,7 +72,10 @@ def check_record(record: dict[str, Any], threads: Sequence[int], n_slots: int = 
         assert is_a_speed(run_["load_s"])
         assert len(run_["rounds"]) == 2
         for round_ in run_["rounds"]:
-            assert set(round_) == {"prefill", "decode", "together", "checksum", "limits"}
+            assert set(round_) == {
+                "prefill", "decode", "together", "checksum", "limits", "others",
+            }  # fmt: skip
+            assert round_["others"] is None or 0 <= round_["others"] <= 1
             assert list(round_["prefill"]) == ["4", "9"]
             assert list(round_["decode"]) == ["3", "12"]
             assert all(map(is_a_speed, (*round_["prefill"].values(), *round_["decode"].values())))
@@ -178,7 +181,7 @@ def test_a_model_without_a_tokenizer_says_so_before_it_is_measured(
 
 
 def made_up(threads: int, speed: float) -> dict[str, Any]:
-    limits = {"read": 20e9, "fma": 100e9, "int8": 200e9}
+    peaks = {"read": 20e9, "fma": 100e9, "int8": 200e9}
     return {
         "threads": threads,
         "load_s": 1.0,
@@ -188,9 +191,10 @@ def made_up(threads: int, speed: float) -> dict[str, Any]:
                 "decode": {"64": 10 * scale},
                 "together": 40 * scale,
                 "checksum": "ab",
+                "others": None if scale == 1 else scale / 2,
                 "limits": {
                     name: {"per_s": per_s * scale, "checksum": "cd" * 8}
-                    for name, per_s in limits.items()
+                    for name, per_s in peaks.items()
                 },
             }
             for scale in (1.0, 0.5, 1.5)
@@ -225,4 +229,5 @@ def test_the_table_fits_and_shows_medians() -> None:
     assert "9876.5 t/s" in rows["prompt of 10"]
     assert rows["decode after 64"].split()[:6] == ["10.0", "t/s", "50", "%", "of", "read"]
     assert rows["start to first token"].strip() == "0.50 s"
+    assert rows["other work meanwhile"].split()[:2] == ["50", "%"]
     assert rows["peak memory of that"].strip() == "200.0 MB"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from caldrix import native
-from caldrix.engine.measure import Limit
+from caldrix.engine.limits import Limit
 from caldrix.errors import EngineError
 
 UNIT = native.ENUMS["CX_LIMIT_PIECES"] * 256
