@@ -1,8 +1,8 @@
 """The compiled library for Python: rows, quant types and a model to step.
 
-The only importer of the extension. Owns handles, buffers and turning a status code into an
-exception; knows nothing of what is in a plan. Buffers of a step are made once a model, since this
-code runs for every token.
+It and native_files.py alone import the extension. Owns handles, buffers and turning a status code
+into an exception; knows nothing of what is in a plan. Buffers of a step are made once a model,
+since this code runs for every token.
 """
 
 import contextlib

@@ -12,6 +12,8 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import contains
 
 from caldrix import log
 from caldrix.errors import RefusedError, printable
@@ -234,15 +236,14 @@ def _merges(data: _Metadata) -> list[tuple[str, str]]:
     if not merges:
         return []
     halves = " ".join(merges).split(" ")
-    pairs = list(zip(halves[::2], halves[1::2], strict=False))
-    if len(halves) != 2 * len(merges) or any(
-        " ".join(p) != m for p, m in zip(pairs, merges, strict=True)
-    ):
+    # As many spaces as merges and one at least in each: one in each.
+    if len(halves) != 2 * len(merges) or not all(map(contains, merges, repeat(" "))):
         bad = next((m for m in merges if m.count(" ") != 1), "")
         raise data.refusal(
             "merges", f"holds {printable(bad)}; two tokens with a space between are needed"
         )
-    return pairs
+    each = iter(halves)
+    return list(zip(each, each, strict=True))
 
 
 def _sentencepiece(data: _Metadata) -> TokenizerParts:

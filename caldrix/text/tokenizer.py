@@ -275,7 +275,7 @@ def build_tokenizer(parts: TokenizerParts) -> Tokenizer:
         library = Library.from_str(json.dumps(steps))
         if parts.scores is None:
             library.model = models.BPE(
-                vocab={token: i for i, token in enumerate(parts.tokens)},
+                vocab=dict(zip(parts.tokens, range(len(parts.tokens)), strict=True)),
                 merges=list(parts.merges),
                 unk_token=None if parts.unk_id is None else parts.tokens[parts.unk_id],
                 fuse_unk=parts.unk_id is not None,

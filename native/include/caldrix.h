@@ -74,6 +74,17 @@ enum { CX_LIMIT_PIECES = 1024, CX_LIMIT_PEAK_BYTES = 8192 };
 int cx_limit_measure(const char *row, uint32_t limit, uint32_t n_threads, double min_seconds, const void *data, uint64_t bytes,
                      struct cx_limit_result *out, struct cx_error *error);
 
+/* --- strings of files: each a little-endian u64 of its length, then its bytes --------------------------------------- */
+struct cx_strings {
+  uint64_t at;      /* where the first one lies; becomes where those that were walked end */
+  uint64_t n;       /* how many there should be; becomes how many were walked */
+  uint64_t n_bytes; /* becomes how many bytes of `out` they took */
+};
+
+/* Walks strings of data[size], at most n, up to one that does not lie in it whole. With out[capacity], which is not data, copies each
+ * with a NUL behind it, and stops before one that does not fit or that holds a NUL. */
+void cx_strings_walk(const void *data, uint64_t size, struct cx_strings *walk, char *out, uint64_t capacity);
+
 /* --- a model: a checked plan, its memory and its threads ------------------------------------------------------------ */
 struct cx_model;
 

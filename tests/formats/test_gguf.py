@@ -267,6 +267,20 @@ def test_a_string_is_judged_when_it_is_asked_for(tmp_path: Path) -> None:
         metadata["list"]
 
 
+def test_strings_long_and_short_and_with_every_byte_are_decoded(tmp_path: Path) -> None:
+    odd = ["", "\0", "a\0b", "\0\0", "x" * 2**18, "y" * (2**18 - 1), "é" * 2**17, "\U0001f600"]
+    strings = [*odd, *(f"word {i}" for i in range(60_000)), *odd, *odd[::-1]]
+    array = u32(STRING) + u64(len(strings)) + b"".join(map(text, strings))
+    opened = open_gguf(put(tmp_path, header(0, 1) + key("list", ARRAY, array)))
+    assert opened.metadata["list"] == strings
+    array = u32(STRING) + u64(len(strings) + 2) + b"".join(map(text, strings))
+    array += text("fine") + text(b"\xc3")
+    opened = open_gguf(put(tmp_path, header(0, 1) + key("list", ARRAY, array)))
+    n = len(strings) + 2
+    with pytest.raises(RefusedError, match=f"'list': string {n} of {n} is not UTF-8"):
+        opened.metadata["list"]
+
+
 def test_arrays_too_long_to_decode_are_refused_when_asked_for(tmp_path: Path) -> None:
     numbers = key("numbers", ARRAY, u32(U8) + u64(2_000_000)) + bytes(2_000_000)
     strings = key("strings", ARRAY, u32(STRING) + u64(1_000_000)) + text("é") * 1_000_000

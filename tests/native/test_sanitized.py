@@ -12,6 +12,7 @@ SUITES = {
     "address,undefined": [
         "tests/native/test_native.py",
         "tests/native/test_planes.py",
+        "tests/native/test_native_files.py",
         "tests/models",
         "tests/compile",
         "tests/engine/test_odd_weights.py",
