@@ -4,8 +4,6 @@ Plain text that fits 80 columns where the flags allow it; docs/ takes its tables
 through tools/sync_docs.py. Knows nothing of what a command does.
 """
 
-import textwrap
-
 from caldrix.cli.flags import FLAGS, Flag
 
 COMMANDS = {
@@ -32,6 +30,8 @@ def overview() -> str:
 
 
 def command_help(command: str) -> str:
+    import textwrap
+
     own, serving = flags_of(command)
     lines = [f"usage: caldrix {command} MODEL [flags]", "", *textwrap.wrap(MODEL_HELP, 79), ""]
     for title, flags in (("flags:", own), ("serving flags:", serving)):

@@ -33,7 +33,6 @@ from caldrix.errors import EngineError, RefusedError, TooLargeError
 from caldrix.formats.checkpoint import Checkpoint
 from caldrix.formats.config_file import read_json
 from caldrix.formats.gguf import Gguf, open_gguf
-from caldrix.formats.safetensors import open_safetensors
 from caldrix.log import escape
 from caldrix.models import names
 from caldrix.models.config import DecoderConfig, Fields
@@ -202,6 +201,8 @@ def _read_config(path: Path) -> tuple[dict[str, object], models.Family, DecoderC
 
 def _open_directory(path: Path) -> _Parts:
     values, family, config = _read_config(path / "config.json")
+    from caldrix.formats.safetensors import open_safetensors
+
     checkpoint = open_safetensors(path)
 
     def text(status: Status) -> _Text:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import repeat
 from operator import contains
 
@@ -20,7 +21,7 @@ from caldrix.errors import RefusedError, printable
 from caldrix.text import charsmap, tokenizer_limits
 from caldrix.text.tokenizer import AddedToken, Tokenizer, TokenizerParts, build_tokenizer
 
-_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _SPACE = "\u2581"
 
 Step = dict[str, object]
@@ -87,6 +88,9 @@ class _Metadata:
         self.where = where
         self.status = status
         self.tokens = self._tokens()
+        self.ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+        if len(self.ids) != len(self.tokens):
+            raise self._given_twice()
         self.types = self._numbers("token_type")
         self.scores = self._numbers("scores")
 
@@ -132,9 +136,10 @@ class _Metadata:
         values = self.get(key)
         if values is None:
             return None
-        if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
+        kinds = set(map(type, values)) if isinstance(values, list) else {str}
+        if not isinstance(values, list) or not kinds <= {int, float}:
             raise self.refusal(key, "is no list of numbers")
-        if not all(map(math.isfinite, values)):
+        if float in kinds and not all(map(math.isfinite, values)):
             bad = next(value for value in values if not math.isfinite(value))
             raise self.refusal(key, f"holds {bad}; a finite number is needed")
         if len(values) != len(self.tokens):
@@ -147,20 +152,22 @@ class _Metadata:
             raise self.refusal("tokens", "is empty")
         if "" in tokens:
             tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(tokens)]
-        if len(set(tokens)) != len(tokens):
-            seen: dict[str, int] = {}
-            for i, token in enumerate(tokens):
-                if (first := seen.setdefault(token, i)) != i:
-                    raise self.refusal(
-                        "tokens", f"has {printable(token)} twice, as {first} and {i}"
-                    )
         return tokens
 
+    def _given_twice(self) -> RefusedError:
+        """`ids` has the last place of each token."""
+        i, token = next((i, t) for i, t in enumerate(self.tokens) if self.ids[t] != i)
+        second = self.tokens.index(token, i + 1)
+        return self.refusal("tokens", f"has {printable(token)} twice, as {i} and {second}")
+
+    @cached_property
+    def _odd_types(self) -> list[tuple[int, float]]:
+        """(id, type) of the tokens that are not of the normal type, which most are."""
+        return [(i, kind) for i, kind in enumerate(self.types or ()) if kind != _NORMAL]
+
     def of_types(self, *types: int) -> list[int]:
-        """The ids of the tokens of these types."""
-        if self.types is None:
-            return []
-        return [i for i, kind in enumerate(self.types) if kind in types]
+        """The ids of the tokens of these types, which are not the normal one."""
+        return [i for i, kind in self._odd_types if kind in types]
 
     def added(self) -> list[AddedToken]:
         """Control tokens and those that are matched as they stand."""
@@ -218,6 +225,7 @@ def _byte_level(data: _Metadata) -> TokenizerParts:
     return TokenizerParts(
         data.where,
         data.tokens,
+        data.ids,
         data.added(),
         merges=_merges(data),
         ignore_merges=pre.ignore_merges,
@@ -264,6 +272,7 @@ def _sentencepiece(data: _Metadata) -> TokenizerParts:
     return TokenizerParts(
         data.where,
         data.tokens,
+        data.ids,
         data.added(),
         merges=_merges_of_scores(data),
         unk_id=_unknown_id(data),
@@ -322,6 +331,7 @@ def _unigram(data: _Metadata) -> TokenizerParts:
     return TokenizerParts(
         data.where,
         data.tokens,
+        data.ids,
         data.added(),
         scores=[float(score) for score in data.scores],
         unk_id=_unknown_id(data),

@@ -45,6 +45,7 @@ class TokenizerParts:
 
     where: str
     tokens: Sequence[str]
+    ids: dict[str, int]  # of every token, its place in `tokens`
     added: Sequence[AddedToken] = ()
     merges: Sequence[tuple[str, str]] = ()
     scores: Sequence[float] | None = None  # log-probabilities of a Unigram model; None for BPE
@@ -275,7 +276,7 @@ def build_tokenizer(parts: TokenizerParts) -> Tokenizer:
         library = Library.from_str(json.dumps(steps))
         if parts.scores is None:
             library.model = models.BPE(
-                vocab=dict(zip(parts.tokens, range(len(parts.tokens)), strict=True)),
+                vocab=parts.ids,
                 merges=list(parts.merges),
                 unk_token=None if parts.unk_id is None else parts.tokens[parts.unk_id],
                 fuse_unk=parts.unk_id is not None,
