@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from caldrix import log
+from caldrix.cli.collector import held_off
 from caldrix.cli.parse import CommandLine
 from caldrix.errors import CaldrixError, RefusedError, UsageError, printable
 from caldrix.storage import cache_directory
@@ -41,6 +42,7 @@ def read_inputs(line: CommandLine) -> Inputs:
     )
 
 
+@held_off()
 def load(line: CommandLine, lane: str) -> "LoadedModel":
     """Fetches what is not here and compiles; its name is the one that the user knows it by."""
     path, options = find(line, lane)
