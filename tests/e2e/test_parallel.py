@@ -158,6 +158,7 @@ def test_as_many_replies_run_as_there_are_slots(abc: Path) -> None:
     flags = ("--parallel", "3", "--queue-depth", "1")
     with ServerProcess(abc, *flags, faults={"decode_s": 0.003}) as server:
         streams = [server.opened(1900) for _ in range(3)]
+        wait_until(lambda: server.gauge("caldrix_requests_running") == 3)
         assert server.get("/props")[1]["total_slots"] == 3
         slots = server.get("/slots")[1]
         assert [(slot["id"], slot["is_processing"]) for slot in slots] == [
