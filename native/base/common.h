@@ -36,6 +36,9 @@
 #define CX_KEEP(vector) __asm__("" : "+x"(vector))
 #endif
 
+/* An array, from now on in memory: what is read from it is loaded. */
+#define CX_IN_MEMORY(array) __asm__("" : "+m"(array))
+
 /* Asks for the cache line at p ahead of its use. Any address is allowed. */
 CX_INLINE void cx_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 /* The same, but only as near as the second-level cache: for what will be used some microseconds later. */

@@ -134,6 +134,18 @@ CX_INLINE void vb_floats_bf16(vb low, vb high, vf out[4]) {
   }
 }
 
+/* Eight bytes as integers, and of those the low or high nibbles, less a small whole number. As the fraction of a float
+ * whose last place counts 1 or 1/16 a nibble needs neither shift nor conversion. */
+CX_INLINE __m256i avx_wide(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
+CX_INLINE vf avx_low_nibbles(__m256i wide, int less) {
+  const __m256i bits = _mm256_or_si256(_mm256_and_si256(wide, _mm256_set1_epi32(0x0f)), _mm256_set1_epi32(0x4b000000));
+  return vf_sub(_mm256_castsi256_ps(bits), vf_set1(0x1p23f + (float)less));
+}
+CX_INLINE vf avx_high_nibbles(__m256i wide, int less) {
+  const __m256i bits = _mm256_or_si256(_mm256_and_si256(wide, _mm256_set1_epi32(0xf0)), _mm256_set1_epi32(0x49000000));
+  return vf_sub(_mm256_castsi256_ps(bits), vf_set1(0x1p19f + (float)less));
+}
+
 /* The low nibbles of 16 bytes, then their high nibbles, less `offset`, as four vectors of floats. For this row's half
  * of the block decoders only: a byte shuffle of a broadcast load widens without crossing lanes, which is 10 to 20 %
  * cheaper than vb_nibbles and vb_floats. */

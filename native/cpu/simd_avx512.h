@@ -134,17 +134,23 @@ CX_INLINE void vb_floats_bf16(vb low, vb high, vf out[2]) {
 
 /* The values that codes 0 to 15 have before scaling, in four-bit types without a table of their own. */
 CX_INLINE vf avx512_iota(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
-/* 16 bytes as the indices of a permutation, which looks at the low nibble alone. */
-CX_INLINE __m512i avx512_indices(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
+/* 16 bytes as integers; as the indices of a permutation, which looks at the low nibble alone. */
+CX_INLINE __m512i avx512_wide(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
+/* The high nibbles of sixteen bytes, less a small whole number. As the fraction of a float whose last place counts 1/16
+ * they need neither shift nor conversion. */
+CX_INLINE vf avx512_high_nibbles(__m512i wide, int less) {
+  const __m512i bits = _mm512_ternarylogic_epi32(wide, _mm512_set1_epi32(0xf0), _mm512_set1_epi32(0x49000000), 0xea);
+  return vf_sub(_mm512_castsi512_ps(bits), vf_set1(0x1p19f + (float)less));
+}
 /* table[low nibble] of 16 bytes, then table[high nibble]. */
 CX_INLINE void avx512_lookup_nibbles(const void *p, vf table, vf out[2]) {
-  const __m512i pairs = avx512_indices(p);
+  const __m512i pairs = avx512_wide(p);
   out[0] = _mm512_permutexvar_ps(pairs, table);
   out[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), table);
 }
 /* The same with a fifth bit, as masks: it picks the table. */
 CX_INLINE void avx512_lookup_nibbles_2(const void *p, __mmask16 low, __mmask16 high, vf below, vf above, vf out[2]) {
-  const __m512i pairs = avx512_indices(p), upper = _mm512_srli_epi32(pairs, 4);
+  const __m512i pairs = avx512_wide(p), upper = _mm512_srli_epi32(pairs, 4);
   out[0] = _mm512_mask_permutexvar_ps(_mm512_permutexvar_ps(pairs, below), low, pairs, above);
   out[1] = _mm512_mask_permutexvar_ps(_mm512_permutexvar_ps(upper, below), high, upper, above);
 }

@@ -35,10 +35,16 @@ static inline void cx_iq4_xs_decode(const void *src, uint64_t n, float *dst) {
 }
 
 #ifdef CX_LANES
-CX_INLINE void cx_iq4_xs_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+CX_INLINE void cx_iq4_xs_factors(const uint8_t *bytes, float factors[CX_FACTORS]) {
+  const struct cx_iq4_xs *block = (const struct cx_iq4_xs *)bytes;
+  const float scale = cx_read_f16(block->scale);
+  for (uint32_t j = 0; j < 8; j++) factors[j] = scale * (float)cx_iq4_xs_scale(block, j);
+}
+
+CX_INLINE void cx_iq4_xs_load32(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]) {
   const struct cx_iq4_xs *block = (const struct cx_iq4_xs *)row + group / 8;
   const uint32_t g = group % 8;
-  const vf scale = vf_mul(vf_set1_f16(block->scale), vf_set1((float)cx_iq4_xs_scale(block, g)));
+  const vf scale = vf_set1(factors[g]);
 #if CX_LANES == 16
   avx512_lookup_nibbles(block->codes + 16 * g, vf_mul(scale, vf_from_i8(cx_iq4_values)), out);
 #else

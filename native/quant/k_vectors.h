@@ -1,37 +1,37 @@
-/* What the vector decoders of the 256-element types share: the factors of a block as sixteen floats in vectors.
+/* The factors of a block of 256 elements, as floats in memory.
  *
- * Taken once a block: a kernel's inner loop is unrolled over the block, and the compiler keeps them. quants.h includes
- * this file where vector words are included (CX_LANES is defined).
+ * A kernel takes them once a block; a broadcast from memory is a load, where one from a register would be a shuffle, and
+ * shuffles are what the decoders have most of. quants.h includes this file where vector words are included (CX_LANES is
+ * defined).
  */
 #ifndef CX_K_VECTORS_H
 #define CX_K_VECTORS_H
 
-/* The eight scales of a q4_k or q5_k block, then its eight minimums with their sign changed, as 16 floats: block points at
- * scale, minimum, scales[12]. Scale times code is exact (11 + 6 + 5 bits of 24), so scale * code - minimum may be one fused
+#define CX_FACTORS 32 /* at most: 16 scales and 16 minimums */
+
+/* The eight scales of a q4_k or q5_k block, then its eight minimums with their sign changed: block points at scale,
+ * minimum, scales[12]. Scale times code is exact (11 + 6 + 5 bits of 24), so scale * code - minimum may be one fused
  * multiply-add: it rounds once either way. */
-CX_INLINE void cx_k_scales(const uint8_t *block, vf out[16 / CX_LANES]) {
-  const uint32_t a = cx_read_u32(block + 4), b = cx_read_u32(block + 8), c = cx_read_u32(block + 12);
-  const uint32_t bytes[4] = {
-      a & 0x3f3f3f3f,
-      (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030),
-      b & 0x3f3f3f3f,
-      (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030),
-  };
-#if CX_LANES == 16
-  const __m512i wide = _mm512_cvtepu8_epi32(_mm_setr_epi32((int)bytes[0], (int)bytes[1], (int)bytes[2], (int)bytes[3]));
-  const vf factors = _mm512_mask_blend_ps(0xff00, vf_set1_f16(block), vf_sub(vf_zero(), vf_set1_f16(block + 2)));
-  out[0] = vf_mul(factors, _mm512_cvtepi32_ps(wide));
+CX_INLINE void cx_k_factors(const uint8_t *block, float factors[CX_FACTORS]) {
+#if CX_LANES >= 8
+  /* The three words of scales as a, a, b, b and c, c, c, c. */
+  const __m128i words = _mm_loadu_si128((const __m128i *)block);
+  const __m128i own = _mm_shuffle_epi32(words, _MM_SHUFFLE(2, 2, 1, 1)), last = _mm_shuffle_epi32(words, _MM_SHUFFLE(3, 3, 3, 3));
+  const __m128i low = _mm_and_si128(_mm_srlv_epi32(own, _mm_setr_epi32(0, 2, 0, 2)), _mm_setr_epi32(0x3f3f3f3f, 0x30303030, 0x3f3f3f3f, 0x30303030));
+  const __m128i high = _mm_and_si128(_mm_srlv_epi32(last, _mm_setr_epi32(0, 0, 0, 4)), _mm_setr_epi32(0, 0x0f0f0f0f, 0, 0x0f0f0f0f));
+  const __m128i bytes = _mm_or_si128(low, high);
+  const __m128 both = _mm_cvtph_ps(words);
+  const __m256 scale = _mm256_broadcastss_ps(both), minimum = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
+  _mm256_storeu_ps(factors, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))));
+  const __m256 codes = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
+  _mm256_storeu_ps(factors + 8, _mm256_mul_ps(_mm256_xor_ps(minimum, _mm256_set1_ps(-0.0f)), codes));
 #else
-  CX_UNROLL for (int i = 0; i < 16 / CX_LANES; i++) {
-    const vf factor = i * CX_LANES < 8 ? vf_set1_f16(block) : vf_sub(vf_zero(), vf_set1_f16(block + 2));
-    out[i] = vf_mul(factor, vf_from_u8((const uint8_t *)bytes + CX_LANES * i));
+  const float scale = cx_read_f16(block), minimum = -cx_read_f16(block + 2);
+  for (uint32_t j = 0; j < 8; j++) {
+    factors[j] = scale * (float)cx_k_scale(block + 4, j, 0);
+    factors[j + 8] = minimum * (float)cx_k_scale(block + 4, j, 1);
   }
 #endif
-}
-
-/* Float j, 0 to 15, of such an array in every lane. */
-CX_INLINE vf cx_one_of_16(const vf floats[16 / CX_LANES], uint32_t j) {
-  return vf_broadcast(floats[j / CX_LANES], j % CX_LANES);
 }
 
 #endif

@@ -51,9 +51,12 @@ static CX_NOINLINE void cx_planes_mend(const struct cx_planes *block, uint32_t g
   }
 }
 
-CX_INLINE void cx_planes_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+CX_INLINE void cx_planes_factors(const uint8_t *block, float factors[CX_FACTORS]) { (void)block, (void)factors; }
+
+CX_INLINE void cx_planes_load32(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]) {
   const struct cx_planes *block = (const struct cx_planes *)row + group / 8;
   const uint32_t g = group % 8;
+  (void)factors;
   const vb exponents = vb_and(vb_sub(vb_set1(block->base), vb_count_16()), vb_mask_15());
   const vb tops = vb_load(block->tops + 32 * g), codes = vb_nibbles(block->codes + 16 * g);
   const vb low = vb_or(vb_and(tops, vb_set1(0x7f)), vb_pick_16(vb_shl(exponents, 7), codes));

@@ -27,16 +27,23 @@ static inline void cx_q2_k_decode(const void *src, uint64_t n, float *dst) {
 }
 
 #ifdef CX_LANES
-CX_INLINE void cx_q2_k_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+/* The scales, then the minimums with their sign changed. */
+CX_INLINE void cx_q2_k_factors(const uint8_t *bytes, float factors[CX_FACTORS]) {
+  const struct cx_q2_k *block = (const struct cx_q2_k *)bytes;
+  const float scale = cx_read_f16(block->scale), minimum = cx_read_f16(block->minimum);
+  for (uint32_t i = 0; i < 16; i++) {
+    factors[i] = scale * (float)(block->scales[i] & 15);
+    factors[i + 16] = minimum * -(float)(block->scales[i] >> 4);
+  }
+}
+
+CX_INLINE void cx_q2_k_load32(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]) {
   const struct cx_q2_k *block = (const struct cx_q2_k *)row + group / 8;
   const uint32_t g = group % 8;
-  const vf scale = vf_set1_f16(block->scale), minimum = vf_set1_f16(block->minimum);
   const vb codes = vb_and(vb_shr(vb_load(block->codes + g / 4 * 32), g % 4 * 2), vb_set1(3));
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) {
-    const uint8_t both = block->scales[2 * g + i * CX_LANES / 16];
-    const vf own_scale = vf_mul(scale, vf_set1((float)(both & 15)));
-    const vf own_minimum = vf_mul(minimum, vf_set1(-(float)(both >> 4)));
-    out[i] = vf_fma(own_scale, vb_floats_u8(codes, i), own_minimum);
+    const uint32_t own = 2 * g + (uint32_t)i * CX_LANES / 16;
+    out[i] = vf_fma(vf_set1(factors[own]), vb_floats_u8(codes, i), vf_set1(factors[own + 16]));
   }
 }
 #endif

@@ -34,17 +34,20 @@ static inline void cx_q3_k_decode(const void *src, uint64_t n, float *dst) {
 }
 
 #ifdef CX_LANES
-CX_INLINE void cx_q3_k_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+CX_INLINE void cx_q3_k_factors(const uint8_t *bytes, float factors[CX_FACTORS]) {
+  const struct cx_q3_k *block = (const struct cx_q3_k *)bytes;
+  const float scale = cx_read_f16(block->scale);
+  for (uint32_t i = 0; i < 16; i++) factors[i] = scale * (float)cx_q3_k_scale(block->scales, i);
+}
+
+CX_INLINE void cx_q3_k_load32(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]) {
   const struct cx_q3_k *block = (const struct cx_q3_k *)row + group / 8;
   const uint32_t g = group % 8;
-  const vf scale = vf_set1_f16(block->scale);
   const vb low = vb_and(vb_shr(vb_load(block->codes + g / 4 * 32), g % 4 * 2), vb_set1(3));
   const vb high = vb_shl(vb_and(vb_shr(vb_load(block->high), g), vb_set1(1)), 2);
   const vb codes = vb_sub(vb_or(low, high), vb_set1(4));
-  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) {
-    const vf own_scale = vf_mul(scale, vf_set1((float)cx_q3_k_scale(block->scales, 2 * g + (uint32_t)i * CX_LANES / 16)));
-    out[i] = vf_mul(own_scale, vb_floats_i8(codes, i));
-  }
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++)
+    out[i] = vf_mul(vf_set1(factors[2 * g + (uint32_t)i * CX_LANES / 16]), vb_floats_i8(codes, i));
 }
 #endif
 

@@ -26,7 +26,9 @@ CX_INLINE void cx_q4_0_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   const struct cx_q4_0 *block = (const struct cx_q4_0 *)row + group;
   const vf scale = vf_set1_f16(block->scale);
 #if CX_LANES == 16
-  avx512_lookup_nibbles(block->codes, vf_mul(scale, vf_sub(avx512_iota(), vf_set1(8.0f))), out);
+  const __m512i wide = avx512_wide(block->codes);
+  out[0] = _mm512_permutexvar_ps(wide, vf_mul(scale, vf_sub(avx512_iota(), vf_set1(8.0f))));
+  out[1] = vf_mul(scale, avx512_high_nibbles(wide, 8));
 #elif CX_LANES == 8
   avx_nibbles(block->codes, 8, out);
   CX_UNROLL for (int i = 0; i < 4; i++) out[i] = vf_mul(scale, out[i]);

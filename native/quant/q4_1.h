@@ -27,7 +27,9 @@ CX_INLINE void cx_q4_1_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   const struct cx_q4_1 *block = (const struct cx_q4_1 *)row + group;
   const vf scale = vf_set1_f16(block->scale), minimum = vf_set1_f16(block->minimum);
 #if CX_LANES == 16
-  avx512_lookup_nibbles(block->codes, vf_fma(scale, avx512_iota(), minimum), out);
+  const __m512i wide = avx512_wide(block->codes);
+  out[0] = _mm512_permutexvar_ps(wide, vf_fma(scale, avx512_iota(), minimum));
+  out[1] = vf_fma(scale, avx512_high_nibbles(wide, 0), minimum);
 #elif CX_LANES == 8
   avx_nibbles(block->codes, 0, out);
   CX_UNROLL for (int i = 0; i < 4; i++) out[i] = vf_fma(scale, out[i], minimum);

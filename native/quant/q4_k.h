@@ -29,19 +29,27 @@ static inline void cx_q4_k_decode(const void *src, uint64_t n, float *dst) {
 }
 
 #ifdef CX_LANES
-CX_INLINE void cx_q4_k_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+CX_INLINE void cx_q4_k_factors(const uint8_t *block, float factors[CX_FACTORS]) { cx_k_factors(block, factors); }
+
+CX_INLINE void cx_q4_k_load32(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]) {
   const struct cx_q4_k *block = (const struct cx_q4_k *)row + group / 8;
   const uint32_t g = group % 8;
-  vf factors[16 / CX_LANES];
-  cx_k_scales((const uint8_t *)block, factors);
-  const vf scale = cx_one_of_16(factors, g), minimum = cx_one_of_16(factors, g + 8);
+  const uint8_t *codes = block->codes + g / 2 * 32;
+  const vf scale = vf_set1(factors[g]), minimum = vf_set1(factors[g + 8]);
 #if CX_LANES == 16
-  const vf table = vf_fma(scale, avx512_iota(), minimum);
-  CX_UNROLL for (int i = 0; i < 2; i++)
-    out[i] = _mm512_permutexvar_ps(_mm512_srli_epi32(avx512_indices(block->codes + g / 2 * 32 + 16 * i), g % 2 * 4), table);
+  CX_UNROLL for (int i = 0; i < 2; i++) {
+    const __m512i wide = avx512_wide(codes + 16 * i);
+    out[i] = g % 2 ? vf_fma(scale, avx512_high_nibbles(wide, 0), minimum)
+                   : _mm512_permutexvar_ps(wide, vf_fma(scale, avx512_iota(), minimum));
+  }
+#elif CX_LANES == 8
+  CX_UNROLL for (int i = 0; i < 4; i++) {
+    const __m256i wide = avx_wide(codes + 8 * i);
+    out[i] = vf_fma(scale, g % 2 ? avx_high_nibbles(wide, 0) : avx_low_nibbles(wide, 0), minimum);
+  }
 #else
-  const vb codes = vb_and(vb_shr(vb_load(block->codes + g / 2 * 32), g % 2 * 4), vb_set1(15));
-  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(codes, i), minimum);
+  const vb all = vb_and(vb_shr(vb_load(codes), g % 2 * 4), vb_set1(15));
+  CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(all, i), minimum);
 #endif
 }
 #endif

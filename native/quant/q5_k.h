@@ -30,12 +30,12 @@ static inline void cx_q5_k_decode(const void *src, uint64_t n, float *dst) {
 }
 
 #ifdef CX_LANES
-CX_INLINE void cx_q5_k_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+CX_INLINE void cx_q5_k_factors(const uint8_t *block, float factors[CX_FACTORS]) { cx_k_factors(block, factors); }
+
+CX_INLINE void cx_q5_k_load32(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]) {
   const struct cx_q5_k *block = (const struct cx_q5_k *)row + group / 8;
   const uint32_t g = group % 8;
-  vf factors[16 / CX_LANES];
-  cx_k_scales((const uint8_t *)block, factors);
-  const vf scale = cx_one_of_16(factors, g), minimum = cx_one_of_16(factors, g + 8);
+  const vf scale = vf_set1(factors[g]), minimum = vf_set1(factors[g + 8]);
   const vb low = vb_and(vb_shr(vb_load(block->codes + g / 2 * 32), g % 2 * 4), vb_set1(15));
   const vb high = vb_shl(vb_and(vb_shr(vb_load(block->high), g), vb_set1(1)), 4), codes = vb_or(low, high);
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(codes, i), minimum);

@@ -28,18 +28,22 @@ static inline void cx_q6_k_decode(const void *src, uint64_t n, float *dst) {
 }
 
 #ifdef CX_LANES
-CX_INLINE void cx_q6_k_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]) {
+CX_INLINE void cx_q6_k_factors(const uint8_t *bytes, float factors[CX_FACTORS]) {
+  const struct cx_q6_k *block = (const struct cx_q6_k *)bytes;
+  const vf scale = vf_set1_f16(block->scale);
+  CX_UNROLL for (int i = 0; i < 16 / CX_LANES; i++)
+    vf_store(factors + CX_LANES * i, vf_mul(scale, vf_from_i8(block->scales + CX_LANES * i)));
+}
+
+CX_INLINE void cx_q6_k_load32(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]) {
   const struct cx_q6_k *block = (const struct cx_q6_k *)row + group / 8;
   const uint32_t g = group % 8, h = g / 4, s = g % 4;
-  const vf scale = vf_set1_f16(block->scale);
-  vf scales[16 / CX_LANES];
-  CX_UNROLL for (int i = 0; i < 16 / CX_LANES; i++) scales[i] = vf_mul(scale, vf_from_i8(block->scales + CX_LANES * i));
   const vb low = vb_and(vb_shr(vb_load(block->codes + 64 * h + 32 * (s % 2)), s / 2 * 4), vb_set1(15));
   const vb bits = vb_load(block->high + 32 * h);
   const vb high = vb_and(s < 2 ? vb_shl(bits, 4 - 2 * s) : vb_shr(bits, 2 * s - 4), vb_set1(0x30));
   const vb codes = vb_sub(vb_or(low, high), vb_set1(32));
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++)
-    out[i] = vf_mul(cx_one_of_16(scales, 2 * g + (uint32_t)i * CX_LANES / 16), vb_floats_i8(codes, i));
+    out[i] = vf_mul(vf_set1(factors[2 * g + (uint32_t)i * CX_LANES / 16]), vb_floats_i8(codes, i));
 }
 #endif
 

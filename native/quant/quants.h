@@ -11,24 +11,29 @@
 
 #include "numbers.h"
 
-#define CX_QUANTS(X)      \
-  X(f32, 0, 1, 4)         \
-  X(f16, 1, 1, 2)         \
-  X(bf16, 30, 1, 2)       \
-  X(q8_0, 8, 32, 34)      \
-  X(q4_0, 2, 32, 18)      \
-  X(q4_1, 3, 32, 20)      \
-  X(q5_0, 6, 32, 22)      \
-  X(q5_1, 7, 32, 24)      \
-  X(q2_k, 10, 256, 84)    \
-  X(q3_k, 11, 256, 110)   \
-  X(q4_k, 12, 256, 144)   \
-  X(q5_k, 13, 256, 176)   \
-  X(q6_k, 14, 256, 210)   \
-  X(iq4_nl, 20, 32, 18)   \
-  X(iq4_xs, 23, 256, 136) \
-  X(mxfp4, 39, 32, 17)    \
+#define CX_SMALL_QUANTS(X) \
+  X(f32, 0, 1, 4)          \
+  X(f16, 1, 1, 2)          \
+  X(bf16, 30, 1, 2)        \
+  X(q8_0, 8, 32, 34)       \
+  X(q4_0, 2, 32, 18)       \
+  X(q4_1, 3, 32, 20)       \
+  X(q5_0, 6, 32, 22)       \
+  X(q5_1, 7, 32, 24)       \
+  X(iq4_nl, 20, 32, 18)    \
+  X(mxfp4, 39, 32, 17)
+
+/* Blocks of 256 elements: their vector loads take the factors of a block, which are made once for it. */
+#define CX_LARGE_QUANTS(X) \
+  X(q2_k, 10, 256, 84)     \
+  X(q3_k, 11, 256, 110)    \
+  X(q4_k, 12, 256, 144)    \
+  X(q5_k, 13, 256, 176)    \
+  X(q6_k, 14, 256, 210)    \
+  X(iq4_xs, 23, 256, 136)  \
   X(planes, 64, 256, 398)
+
+#define CX_QUANTS(X) CX_SMALL_QUANTS(X) CX_LARGE_QUANTS(X)
 
 /* cx_type_q4_k and so on: the GGUF type numbers by name. */
 #define CX_TYPE(name, id, elements, bytes) cx_type_##name = id,

@@ -16,7 +16,9 @@ typedef void decode_function(const void *src, uint64_t n, float *dst);
 /* What is constant for a type. A unit is what inner loops are unrolled over: a block of 256, so that its factors are
  * taken once, or two groups of 32. */
 struct unit {
-  void (*load32)(const uint8_t *row, size_t group, vf out[CX_FLOATS_32]); /* 32 elements; group 0 is the row's first */
+  void (*make_factors)(const uint8_t *block, float factors[CX_FACTORS]); /* of a block of 256 */
+  /* 32 elements; group 0 is the row's first, and `factors` are those of its block */
+  void (*load32)(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]);
   decode_function *decode;
   size_t n_groups, n_bytes;
   int is_flat; /* a block is one element, and k may be any number */
@@ -61,10 +63,11 @@ struct inputs {
 /* total[n][m] += 32 elements of n rows times m inputs, both constants; at[r] is row r's unit, g a group in it, x[m] the
  * input there. */
 CX_INLINE void dot_group(struct unit unit, size_t n, size_t m, const uint8_t *const at[DOT_ROWS], size_t g,
-                         const float *const x[DOT_INPUTS], size_t first, vf total[DOT_ROWS][DOT_INPUTS]) {
+                         float factors[DOT_ROWS][CX_FACTORS], const float *const x[DOT_INPUTS], size_t first,
+                         vf total[DOT_ROWS][DOT_INPUTS]) {
   CX_UNROLL for (size_t r = 0; r < n; r++) {
     vf v[CX_FLOATS_32];
-    unit.load32(at[r], g, v);
+    unit.load32(at[r], g, factors[r], v);
     CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++)
       CX_UNROLL for (size_t j = 0; j < m; j++)
         total[r][j] = vf_fma(v[i], vf_load(x[j] + first + CX_LANES * i), total[r][j]);
@@ -90,6 +93,7 @@ CX_INLINE void dot_rows(struct unit unit, size_t n, size_t m, const struct weigh
   const uint8_t *at[DOT_ROWS];
   const float *x[DOT_INPUTS];
   vf total[DOT_ROWS][DOT_INPUTS];
+  CX_ALIGNED(64) float factors[DOT_ROWS][CX_FACTORS];
   CX_UNROLL for (size_t r = 0; r < n; r++) at[r] = weights->first + (row + r < n_rows ? row + r : n_rows - 1) * row_bytes;
   CX_UNROLL for (size_t j = 0; j < m; j++)
     x[j] = inputs->x + (input + j < inputs->n ? input + j : inputs->n - 1) * inputs->x_stride;
@@ -105,11 +109,13 @@ CX_INLINE void dot_rows(struct unit unit, size_t n, size_t m, const struct weigh
     if (u == turn) ahead += (n - 1) * row_bytes;
     CX_UNROLL for (size_t r = 0; r < n; r++)
       CX_UNROLL for (size_t line = 0; line < unit.n_bytes; line += 64) cx_prefetch_later(bytes_ahead(at[r], ahead + line));
+    CX_UNROLL for (size_t r = 0; r < n; r++) unit.make_factors(at[r], factors[r]);
+    if (unit.n_groups == 8) CX_IN_MEMORY(factors);
     CX_UNROLL for (size_t g = 0; g < unit.n_groups; g++)
-      dot_group(unit, n, m, at, g, x, 32 * (u * unit.n_groups + g), total);
+      dot_group(unit, n, m, at, g, factors, x, 32 * (u * unit.n_groups + g), total);
     CX_UNROLL for (size_t r = 0; r < n; r++) at[r] += unit.n_bytes;
   }
-  if (unit.n_groups == 2 && k / 32 % 2 == 1) dot_group(unit, n, m, at, 0, x, k / 32 * 32 - 32, total);
+  if (unit.n_groups == 2 && k / 32 % 2 == 1) dot_group(unit, n, m, at, 0, factors, x, k / 32 * 32 - 32, total);
   if (unit.is_flat && k % 32 != 0) {
     CX_UNROLL for (size_t r = 0; r < n; r++)
       CX_UNROLL for (size_t j = 0; j < m; j++)
@@ -144,10 +150,12 @@ CX_INLINE void dot(struct unit unit, const struct weights *weights, size_t n, co
  * the unit itself, and a block's factors would be taken anew for each group. */
 CX_INLINE void unpack_unit(struct unit unit, const uint8_t *at, size_t step, float *to) {
   uint8_t copy[512];
+  CX_ALIGNED(64) float factors[CX_FACTORS];
   memcpy(copy, at, unit.n_bytes);
+  unit.make_factors(at, factors);
   CX_UNROLL for (size_t g = 0; g < unit.n_groups; g++) {
     vf v[CX_FLOATS_32];
-    unit.load32(unit.n_groups == 8 ? copy : at, g, v);
+    unit.load32(unit.n_groups == 8 ? copy : at, g, factors, v);
     CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++) vf_store(to + (g * CX_FLOATS_32 + i) * step, v[i]);
   }
 }
@@ -172,7 +180,7 @@ CX_INLINE void unpack(struct unit unit, const struct weights *weights, size_t n,
     float *to = tile + done * CX_FLOATS_32 * step + r * CX_LANES;
     for (size_t g = done; g < n_groups; g++) {
       vf v[CX_FLOATS_32];
-      unit.load32(at, g - done, v);
+      unit.load32(at, g - done, NULL, v); /* a type of small blocks */
       CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++) vf_store(to + ((g - done) * CX_FLOATS_32 + i) * step, v[i]);
     }
     if (rest == 0) continue;
@@ -189,9 +197,11 @@ CX_INLINE void unpack(struct unit unit, const struct weights *weights, size_t n,
 
 /* n elements, whole blocks, to f32. */
 CX_INLINE void decode_row(struct unit unit, const uint8_t *src, uint64_t n, float *dst) {
+  float factors[CX_FACTORS];
   for (uint64_t g = 0; g < n / 32; g++) {
     vf v[CX_FLOATS_32];
-    unit.load32(src, g, v);
+    if (g % 8 == 0) unit.make_factors(src + g / unit.n_groups * unit.n_bytes, factors);
+    unit.load32(src, g, factors, v);
     CX_UNROLL for (size_t i = 0; i < CX_FLOATS_32; i++) vf_store(dst + 32 * g + CX_LANES * i, v[i]);
   }
   if (n % 32 != 0) unit.decode(src + n / 32 * (unit.n_bytes / unit.n_groups), n % 32, dst + n / 32 * 32);
@@ -200,8 +210,26 @@ CX_INLINE void decode_row(struct unit unit, const uint8_t *src, uint64_t n, floa
 /* --- the functions of each type --------------------------------------------------------------------------------------
  */
 
-#define UNIT(name, elements, bytes)                                                 \
-  ((struct unit){cx_##name##_load32, cx_##name##_decode, (elements) == 256 ? 8 : 2, \
+/* Small blocks have no factors of their own. */
+#define SMALL_LOAD(name, id, elements, bytes)                                                                        \
+  CX_INLINE void load_##name(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]) {         \
+    (void)factors;                                                                                                   \
+    cx_##name##_load32(row, group, out);                                                                             \
+  }                                                                                                                  \
+  CX_INLINE void factors_##name(const uint8_t *block, float factors[CX_FACTORS]) { (void)block, (void)factors; }
+CX_SMALL_QUANTS(SMALL_LOAD)
+#undef SMALL_LOAD
+
+#define LARGE_LOAD(name, id, elements, bytes)                                                                        \
+  CX_INLINE void load_##name(const uint8_t *row, size_t group, const float *factors, vf out[CX_FLOATS_32]) {         \
+    cx_##name##_load32(row, group, factors, out);                                                                    \
+  }                                                                                                                  \
+  CX_INLINE void factors_##name(const uint8_t *block, float factors[CX_FACTORS]) { cx_##name##_factors(block, factors); }
+CX_LARGE_QUANTS(LARGE_LOAD)
+#undef LARGE_LOAD
+
+#define UNIT(name, elements, bytes)                                                                \
+  ((struct unit){factors_##name, load_##name, cx_##name##_decode, (elements) == 256 ? 8 : 2,        \
                  (elements) == 256 ? (bytes) : 64 / (elements) * (bytes), (elements) == 1})
 
 #define FUNCTIONS(name, id, elements, bytes)                                                                  \
