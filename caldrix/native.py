@@ -50,6 +50,7 @@ class QuantType:
     id: int
     block_elements: int
     block_bytes: int
+    takes_int8: bool = False  # whether its codes can be multiplied with int8 activations
 
 
 BIAS = np.dtype([("token", np.uint32), ("value", np.float32)])  # struct cx_bias
@@ -130,7 +131,8 @@ def quant_types() -> list[QuantType]:
     for i in range(lib.cx_quant_count()):
         info = lib.cx_quant_at(i)
         name = ffi.string(info.name).decode()
-        types.append(QuantType(name, info.id, info.block_elements, info.block_bytes))
+        takes_int8 = bool(lib.cx_quant_takes_int8(info.id))
+        types.append(QuantType(name, info.id, info.block_elements, info.block_bytes, takes_int8))
     return types
 
 

@@ -33,6 +33,7 @@ WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wvla", "-Wmissing-prototypes"]
 # native/cpu/row_*.c of each architecture: a row is one file with the flags of its processors.
 ROWS = {
     "x86_64": {
+        "row_v4_vnni.c": ["-march=x86-64-v4", "-mavx512vnni"],
         "row_v4.c": ["-march=x86-64-v4"],
         "row_v3.c": ["-march=x86-64-v3"],
         "row_v2.c": ["-march=x86-64-v2"],

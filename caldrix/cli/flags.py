@@ -127,6 +127,8 @@ FLAGS = (
          "the repo id or directory's name", "the model name the API answers to"),
     Flag("--dtype", "bf16|f32", choice("bf16", "f32"), None, "bf16; f32 for a quantized model",
          "the type the model is compiled in"),
+    Flag("--activations", "f32|int8", choice("f32", "int8"), "f32", "f32",
+         "what quantized weights are multiplied with: int8 is faster and not exact"),
     Flag("--queue-depth", "N", integer(0, 65536), 8, "8",
          "requests that may wait for the engine; past it a request gets 429"),
     Flag("--max-batch", "1|8", values.count_choice(1, 8), 1, "8 on the AMD lane, else 1",

@@ -99,6 +99,7 @@ def load_options(line: CommandLine, name: str) -> "LoadOptions":
         max_context=line["max_context"],
         threads=line["threads"],
         cpu_isa=line["cpu_isa"],
+        activations=line["activations"],
         n_slots=line.values.get("parallel", 1),
         max_out=MAX_OUT if line.command == "serve" else 1,  # one conversation, one token at a time
         name=name,

@@ -32,7 +32,8 @@ def describe(
         "",
         f"{len(notes)} lines of ops, vocabulary {vocab_size}, {options.n_slots} slot(s) of"
         f" {options.context} tokens, up to {options.max_rows} rows a step",
-        f"threads {options.threads}, row {options.cpu_isa}, type {options.dtype}",
+        f"threads {options.threads}, row {options.cpu_isa}, type {options.dtype},"
+        f" activations {options.activations}",
         f"memory {format_size(sizes.total)}: weight files {format_size(sizes.files)} (mapped),"
         f"{planes} made weights {format_size(sizes.weights)}, cache {format_size(sizes.cache)},"
         f" activations {format_size(sizes.activations)}",

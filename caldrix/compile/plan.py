@@ -102,7 +102,10 @@ class Emitter:
             "rope_angles": self._rope_angles,
             "rms_norm": self._rms_norm,
             "linear": self._linear,
+            "linear_int8": self._linear,
             "gated_linear": self._gated_linear,
+            "gated_linear_int8": self._gated_linear,
+            "quantize": self._quantize,
             "rope_store": self._rope_store,
             "attention": self._attention,
             "select_rows": self._select_rows,
@@ -116,7 +119,7 @@ class Emitter:
         }
         for name, value in emit(op).items():
             fields[name] = value._asdict() if isinstance(value, Ref) else value
-        return native.pack_op("cx_op_" + op.kind, fields)
+        return native.pack_op("cx_op_" + op.kind.removesuffix("_int8"), fields)
 
     def _note_plain(self, op: LoweredOp, shape: str, types: str, flops: int = 0) -> None:
         self.notes.append(OpNote(op.layer, op.kind, shape, types, 0, flops))
@@ -164,15 +167,15 @@ class Emitter:
         }
 
     def _linear(self, op: LoweredOp) -> Mapping[str, object]:
-        x, residual = op.reads[0], op.residual
+        x, residual, k = op.reads[0], op.residual, op.parts[0].weight.shape[-1]
         refs = tuple(self.weights.matrix(part.weight) for part in op.parts)
         widths = [part.y.width for part in op.parts]
         for part, ref in zip(op.parts, refs, strict=True):
             added = " + residual" if residual else ""
-            shape = f"{x.width} -> {part.y.width}{' + bias' if part.bias else ''}{added}"
-            self._note(op, shape, (ref,), x.width * part.y.width)
+            shape = f"{k} -> {part.y.width}{' + bias' if part.bias else ''}{added}"
+            self._note(op, shape, (ref,), k * part.y.width)
         return {
-            "k": x.width,
+            "k": k,
             "n_parts": len(op.parts),
             "x_stride": stride_of(x.width),
             "residual_stride": stride_of(residual.width) if residual else 0,
@@ -191,11 +194,11 @@ class Emitter:
         }
 
     def _gated_linear(self, op: LoweredOp) -> Mapping[str, object]:
-        (x,), (y,) = op.reads, op.writes
+        (x,), (y,), k = op.reads, op.writes, op.weights[0].shape[-1]
         gate, up = (self.weights.matrix(weight) for weight in op.weights)
-        self._note(op, f"{x.width} -> 2 x {y.width}", (gate, up), 2 * x.width * y.width)
+        self._note(op, f"{k} -> 2 x {y.width}", (gate, up), 2 * k * y.width)
         return {
-            "k": x.width,
+            "k": k,
             "n": y.width,
             "x_stride": stride_of(x.width),
             "y_stride": stride_of(y.width),
@@ -203,6 +206,17 @@ class Emitter:
             "x": self.value(x),
             "gate": gate,
             "up": up,
+            "y": self.value(y),
+        }
+
+    def _quantize(self, op: LoweredOp) -> Mapping[str, object]:
+        (x,), (y,) = op.reads, op.writes
+        self._note_plain(op, f"{x.width}", "f32")
+        return {
+            "dim": x.width,
+            "x_stride": stride_of(x.width),
+            "y_stride": stride_of(y.width),
+            "x": self.value(x),
             "y": self.value(y),
         }
 

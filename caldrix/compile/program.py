@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from caldrix import native
 from caldrix.compile.describe import describe
+from caldrix.compile.int8 import quantize_inputs
 from caldrix.compile.lower import lower
 from caldrix.compile.memory import (
     ArenaPlan,
@@ -40,13 +41,15 @@ MAX_OUT = 16
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """`dtype` is f32 or bf16: the type of the cache and of f32 matrices."""
+    """`dtype` is f32 or bf16: the type of the cache and of f32 matrices. `activations` is f32, or
+    int8 for what quantised weights are multiplied with."""
 
     dtype: str
     context: int
     n_slots: int
     threads: int
     cpu_isa: str
+    activations: str = "f32"
     max_out: int = MAX_OUT
     max_rows: int = MAX_ROWS
 
@@ -158,6 +161,11 @@ class Program:
         """Ends the threads and lets the memory go."""
         self._model.close()
 
+    @property
+    def has_int8(self) -> bool:
+        """Whether any linear layer takes int8 activations."""
+        return any(note.kind == "quantize" for note in self.notes)
+
     def describe(self) -> str:
         """What `caldrix plan` prints."""
         return describe(self.notes, self.sizes, self.options, self.vocab_size)
@@ -177,6 +185,9 @@ def compile_model(
     limits = Limits(options.max_rows, options.max_out, options.context, options.n_slots)
     frequencies, scale = scaled_frequencies(rope, rope_divisors, source.where)
     lowered = lower(graph)
+    if options.activations == "int8":
+        tensor_of = source.checkpoint.tensor
+        quantize_inputs(lowered, lambda w: tensor_of(source.rename(w.name)).dtype.takes_int8)
     cache_type = by_name(options.dtype)
     cache = plan_cache(
         graph.attention, graph.num_layers, limits.n_slots, limits.context, cache_type.block_bytes

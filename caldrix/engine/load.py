@@ -32,6 +32,7 @@ from caldrix.engine.threads import default_threads
 from caldrix.errors import EngineError, RefusedError, TooLargeError
 from caldrix.formats.checkpoint import Checkpoint
 from caldrix.formats.config_file import read_json
+from caldrix.formats.dtypes import all_types
 from caldrix.formats.gguf import Gguf, open_gguf
 from caldrix.log import escape
 from caldrix.models import names
@@ -66,6 +67,7 @@ class LoadOptions:
     n_slots: int = 1
     threads: int | None = None
     cpu_isa: str | None = None
+    activations: str = "f32"
     max_out: int = MAX_OUT
     max_rows: int = MAX_ROWS
     name: str | None = None
@@ -118,6 +120,11 @@ def load_model(path: Path, options: LoadOptions, status: Status) -> LoadedModel:
         eos = frozenset({tokenizer.eos_id})
     used = program.options
     name = options.name or (path.stem if path.is_file() else path.name)
+    if used.activations == "int8" and not program.has_int8:
+        status(
+            f"--activations int8 changes nothing: {name} has no linear layer whose weights are all"
+            f" of types that take it ({', '.join(t.name for t in all_types() if t.takes_int8)})"
+        )
     context = f"context {program.context}"
     if used.n_slots > 1:
         context += f" for each of {used.n_slots}"
@@ -167,6 +174,7 @@ def _compile(parts: _Parts, options: LoadOptions, status: Status) -> Program:
         n_slots=options.n_slots,
         threads=options.threads or default_threads(),
         cpu_isa=options.cpu_isa or _best_row(),
+        activations=options.activations,
         max_out=min(options.max_out, max_rows),
         max_rows=max_rows,
     )

@@ -16,6 +16,7 @@
 #define CX_INLINE static inline __attribute__((always_inline, unused))
 #define CX_NOINLINE __attribute__((noinline))
 #define CX_ALIGNED(bytes) __attribute__((aligned(bytes)))
+#define CX_VECTOR(bytes) __attribute__((vector_size(bytes)))
 #define CX_PRINTF(text, first) __attribute__((format(printf, text, first)))
 
 /* Stands before a loop of constant count whose body must become straight code (small arrays of vectors, kept in

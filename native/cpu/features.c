@@ -28,6 +28,8 @@
 /* leaf 7, ebx */
 #define V3_LEAF7 (BIT(3) /* bmi1 */ | BIT(5) /* avx2 */ | BIT(8) /* bmi2 */)
 #define V4_LEAF7 (BIT(16) /* f */ | BIT(17) /* dq */ | BIT(28) /* cd */ | BIT(30) /* bw */ | BIT(31) /* vl */)
+/* leaf 7, ecx */
+#define VNNI_LEAF7 BIT(11)
 /* xcr0 */
 #define V3_STATE (BIT(1) /* xmm */ | BIT(2) /* ymm */)
 #define V4_STATE (BIT(5) /* masks */ | BIT(6) /* upper half of zmm0 to 15 */ | BIT(7) /* zmm16 to 31 */)
@@ -40,7 +42,9 @@ uint32_t cx_features_of_cpuid(const struct cx_cpuid *cpuid) {
   if (!has(cpuid->leaf1_ecx, V3_LEAF1) || !has(cpuid->extended1_ecx, V3_EXTENDED)) return features;
   if (!has(cpuid->leaf7_ebx, V3_LEAF7) || !has(cpuid->xcr0, V3_STATE)) return features;
   features |= CX_FEATURE_X86_64_V3;
-  if (has(cpuid->leaf7_ebx, V4_LEAF7) && has(cpuid->xcr0, V4_STATE)) features |= CX_FEATURE_X86_64_V4;
+  if (!has(cpuid->leaf7_ebx, V4_LEAF7) || !has(cpuid->xcr0, V4_STATE)) return features;
+  features |= CX_FEATURE_X86_64_V4;
+  if (has(cpuid->leaf7_ecx, VNNI_LEAF7)) features |= CX_FEATURE_AVX512_VNNI;
   return features;
 }
 
@@ -56,7 +60,7 @@ uint32_t cx_features(void) {
   struct cx_cpuid cpuid = {0};
   uint32_t a, b, c, d;
   if (__get_cpuid(1, &a, &b, &c, &d)) cpuid.leaf1_ecx = c;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) cpuid.leaf7_ebx = b;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) cpuid.leaf7_ebx = b, cpuid.leaf7_ecx = c;
   if (__get_cpuid(0x80000001u, &a, &b, &c, &d)) cpuid.extended1_ecx = c;
   if (cpuid.leaf1_ecx & BIT(27)) cpuid.xcr0 = read_xcr0();
   return cx_features_of_cpuid(&cpuid);

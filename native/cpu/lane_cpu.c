@@ -11,7 +11,7 @@
 #include "features.h"
 
 /* Each from its row_<isa>.c. */
-extern const struct cx_row cx_row_v4, cx_row_v3, cx_row_v2, cx_row_dotprod, cx_row_neon, cx_row_scalar;
+extern const struct cx_row cx_row_v4_vnni, cx_row_v4, cx_row_v3, cx_row_v2, cx_row_dotprod, cx_row_neon, cx_row_scalar;
 
 /* Best first. needs is a set of enum cx_feature; a row that is not of this architecture is not in the build. */
 static const struct {
@@ -19,6 +19,7 @@ static const struct {
   uint32_t needs;
 } rows[] = {
 #if defined(__x86_64__)
+    {&cx_row_v4_vnni, CX_FEATURE_X86_64_V4 | CX_FEATURE_AVX512_VNNI},
     {&cx_row_v4, CX_FEATURE_X86_64_V4},
     {&cx_row_v3, CX_FEATURE_X86_64_V3},
     {&cx_row_v2, CX_FEATURE_X86_64_V2},

@@ -1,6 +1,6 @@
 /* The row "aarch64-dotprod": Armv8.2 with the dot product. For Cortex-A55, A75 and later, Neoverse N1 and later, Apple
- * M1 and later. The kernels are those of the row "aarch64": activations are f32, so the integer dot product has no work
- * yet; the compiler may use what else Armv8.2 brings.
+ * M1 and later. The kernels are those of the row "aarch64"; the integer dot product serves int8 activations, and the
+ * compiler may use what else Armv8.2 brings.
  */
 #include "simd_neon.h"
 

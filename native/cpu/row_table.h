@@ -8,12 +8,14 @@
 #include <string.h>
 
 #include "cpu/row.h"
+#include "cpu/simd_panel.h"
 #include "quant/quants.h"
 
 /* clang-format off: kernels use what stands before them */
 #include "kernels/split.h"
 #include "kernels/weights.h"
 #include "kernels/matmul.h"
+#include "kernels/int8.h"
 #include "kernels/embed.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -36,6 +38,10 @@ const struct cx_row CX_ROW_SYMBOL = {
             [CX_OP_ROPE_STORE] = {rope_store_items, rope_store_run, rope_store_scratch_bytes},
             [CX_OP_ATTENTION] = {attention_items, attention_run, NULL},
             [CX_OP_SELECT_ROWS] = {select_rows_items, select_rows_run, NULL},
+            [CX_OP_QUANTIZE] = {quantize_items, quantize_run, NULL},
+            [CX_OP_LINEAR_INT8] = {linear_int8_items, linear_int8_run, linear_int8_scratch_bytes},
+            [CX_OP_GATED_LINEAR_INT8] = {gated_linear_int8_items, gated_linear_int8_run,
+                                         gated_linear_int8_scratch_bytes},
         },
     .limits =
         {

@@ -40,6 +40,7 @@ struct cx_quant_info {
 int cx_quant_count(void);
 const struct cx_quant_info *cx_quant_at(int index); /* NULL for an index that is none */
 const struct cx_quant_info *cx_quant_find(uint32_t id); /* NULL for an unknown type */
+int cx_quant_takes_int8(uint32_t id); /* 1 when CX_OP_LINEAR_INT8 takes such a weight */
 
 /* The plain decoder, the judge of every vector decoder: n_elements values to f32. CX_EINVAL for an unknown type or a part of a block. */
 int cx_quant_decode(uint32_t type, const void *src, uint64_t n_elements, float *dst);

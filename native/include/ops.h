@@ -37,7 +37,10 @@ enum cx_op_code {
   CX_OP_ROPE_STORE = 6,
   CX_OP_ATTENTION = 7,
   CX_OP_SELECT_ROWS = 8,
-  CX_OP_COUNT = 9
+  CX_OP_QUANTIZE = 9,
+  CX_OP_LINEAR_INT8 = 10,
+  CX_OP_GATED_LINEAR_INT8 = 11,
+  CX_OP_COUNT = 12
 };
 
 enum cx_rows { CX_ROWS_STEP = 0, CX_ROWS_OUTPUT = 1 };
@@ -143,6 +146,25 @@ struct cx_op_attention {
 
 /* y[n_out, dim] = the rows of x that the step wants logits for */
 struct cx_op_select_rows {
+  struct cx_op_head head;
+  uint32_t dim, x_stride, y_stride;
+  uint32_t reserved;
+  struct cx_ref x, y;
+};
+
+/* 32 activations as whole numbers: x is about scale * q. */
+struct cx_int8_group {
+  float scale;     /* the largest magnitude over 127 */
+  float sum;       /* of q, and of its first and last 16 */
+  float halves[2];
+  int8_t q[32];    /* x / scale to the nearest, ties to even: -127 to 127 */
+};
+#define CX_INT8_GROUP_FLOATS 12 /* the group's place in a row, where rows are counted in floats */
+
+/* y[R, dim / 32] of struct cx_int8_group from x[R, dim] of f32; dim is a multiple of 32. y_stride counts floats.
+ * CX_OP_LINEAR_INT8 is struct cx_op_linear and CX_OP_GATED_LINEAR_INT8 struct cx_op_gated_linear whose x is such a y; their
+ * weights are of types that cx_quant_takes_int8. */
+struct cx_op_quantize {
   struct cx_op_head head;
   uint32_t dim, x_stride, y_stride;
   uint32_t reserved;

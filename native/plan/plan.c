@@ -35,6 +35,9 @@ static const char *const op_names[CX_OP_COUNT] = {
     [CX_OP_ROPE_STORE] = "rope_store",
     [CX_OP_ATTENTION] = "attention",
     [CX_OP_SELECT_ROWS] = "select_rows",
+    [CX_OP_QUANTIZE] = "quantize",
+    [CX_OP_LINEAR_INT8] = "linear_int8",
+    [CX_OP_GATED_LINEAR_INT8] = "gated_linear_int8",
 };
 
 const char *cx_op_name(uint32_t op) {
@@ -229,6 +232,25 @@ static int check_rms_norm(struct check *check, const void *record) {
          activation(check, "y", &op->y, n_rows, op->dim, op->y_stride, WRITE) || check_overlaps(check, NULL);
 }
 
+/* Floats that k values take in the form of struct cx_int8_group. */
+static uint64_t int8_width(uint32_t k) { return (uint64_t)(k / 32) * CX_INT8_GROUP_FLOATS; }
+
+/* x and one weight of a linear op: as they are, or both fit for the integer ops. */
+static int linear_input(struct check *check, const struct cx_op_head *head, const struct cx_ref *x, uint32_t k,
+                        uint32_t stride) {
+  const int is_int8 = head->op == CX_OP_LINEAR_INT8 || head->op == CX_OP_GATED_LINEAR_INT8;
+  return activation(check, "x", x, most_rows(check, head), is_int8 ? int8_width(k) : k, stride, READ);
+}
+
+static int linear_weight(struct check *check, const char *name, const struct cx_op_head *head, const struct cx_ref *ref,
+                         uint32_t n, uint32_t k) {
+  if (matrix(check, name, ref, n, k)) return CX_EINVAL;
+  const int is_int8 = head->op == CX_OP_LINEAR_INT8 || head->op == CX_OP_GATED_LINEAR_INT8;
+  if (is_int8 && !cx_quant_takes_int8(ref->type))
+    return refuse(check, name, "%s: does not go with int8 activations", cx_quant_find(ref->type)->name);
+  return CX_OK;
+}
+
 static int check_linear(struct check *check, const void *record) {
   const struct cx_op_linear *op = record;
   uint32_t n_rows = most_rows(check, &op->head);
@@ -237,10 +259,10 @@ static int check_linear(struct check *check, const void *record) {
   if (op->n_parts < 1 || op->n_parts > CX_LINEAR_PARTS)
     return refuse(check, "n_parts", "%u: takes 1 to %d", op->n_parts, CX_LINEAR_PARTS);
   if (has_residual && op->n_parts != 1) return refuse(check, "residual", "goes with one part, not %u", op->n_parts);
-  if (activation(check, "x", &op->x, n_rows, op->k, op->x_stride, READ)) return CX_EINVAL;
+  if (linear_input(check, &op->head, &op->x, op->k, op->x_stride)) return CX_EINVAL;
   for (uint32_t i = 0; i < op->n_parts; i++) {
     const struct cx_linear_part *part = &op->parts[i];
-    if (dim(check, "n", part->n) || matrix(check, "weight", &part->weight, part->n, op->k) ||
+    if (dim(check, "n", part->n) || linear_weight(check, "weight", &op->head, &part->weight, part->n, op->k) ||
         optional_vector(check, "bias", &part->bias, part->n) ||
         activation(check, "y", &part->y, n_rows, part->n, part->y_stride, WRITE))
       return CX_EINVAL;
@@ -256,8 +278,9 @@ static int check_gated_linear(struct check *check, const void *record) {
   uint32_t n_rows = most_rows(check, &op->head);
   if (op->act != CX_ACT_SILU) return refuse(check, "act", "%u: not a known activation", op->act);
   return dim(check, "k", op->k) || dim(check, "n", op->n) ||
-         activation(check, "x", &op->x, n_rows, op->k, op->x_stride, READ) ||
-         matrix(check, "gate", &op->gate, op->n, op->k) || matrix(check, "up", &op->up, op->n, op->k) ||
+         linear_input(check, &op->head, &op->x, op->k, op->x_stride) ||
+         linear_weight(check, "gate", &op->head, &op->gate, op->n, op->k) ||
+         linear_weight(check, "up", &op->head, &op->up, op->n, op->k) ||
          activation(check, "y", &op->y, n_rows, op->n, op->y_stride, WRITE) || check_overlaps(check, NULL);
 }
 
@@ -314,6 +337,15 @@ static int check_select_rows(struct check *check, const void *record) {
          activation(check, "y", &op->y, check->head->max_out, op->dim, op->y_stride, WRITE) || check_overlaps(check, NULL);
 }
 
+static int check_quantize(struct check *check, const void *record) {
+  const struct cx_op_quantize *op = record;
+  const uint32_t n_rows = most_rows(check, &op->head);
+  if (dim(check, "dim", op->dim)) return CX_EINVAL;
+  if (op->dim % 32 != 0) return refuse(check, "dim", "%u: takes multiples of 32", op->dim);
+  return activation(check, "x", &op->x, n_rows, op->dim, op->x_stride, READ) ||
+         activation(check, "y", &op->y, n_rows, int8_width(op->dim), op->y_stride, WRITE) || check_overlaps(check, NULL);
+}
+
 static int (*const op_checks[CX_OP_COUNT])(struct check *, const void *) = {
     [CX_OP_EMBED] = check_embed,
     [CX_OP_ROPE_ANGLES] = check_rope_angles,
@@ -323,6 +355,9 @@ static int (*const op_checks[CX_OP_COUNT])(struct check *, const void *) = {
     [CX_OP_ROPE_STORE] = check_rope_store,
     [CX_OP_ATTENTION] = check_attention,
     [CX_OP_SELECT_ROWS] = check_select_rows,
+    [CX_OP_QUANTIZE] = check_quantize,
+    [CX_OP_LINEAR_INT8] = check_linear,
+    [CX_OP_GATED_LINEAR_INT8] = check_gated_linear,
 };
 
 static int check_head(struct check *check, uint64_t image_bytes, uint32_t n_arenas) {

@@ -34,4 +34,19 @@ CX_INLINE void cx_k_factors(const uint8_t *block, float factors[CX_FACTORS]) {
 #endif
 }
 
+/* Those of one block of each of CX_LANES rows, as the factors of its eight panels: value = factors[0] * code +
+ * factors[1]. */
+CX_INLINE void cx_k_panel_factors(const uint8_t *block, size_t stride, struct panel *out) {
+  vi head[4];
+  vi_interleave(block, stride, head);
+  const vf scale = vi_f16(head[0]), minimum = vf_sub(vf_zero(), vi_f16(head[0] >> 16));
+  const vi a = head[1], b = head[2], c = head[3];
+  const vi scales[2] = {a & 0x3f3f3f3fu, (c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u)};
+  const vi minimums[2] = {b & 0x3f3f3f3fu, (c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u)};
+  CX_UNROLL for (int g = 0; g < 8; g++) {
+    out[g].factors[0] = vf_mul(scale, vi_byte(scales[g / 4], g % 4));
+    out[g].factors[1] = vf_mul(minimum, vi_byte(minimums[g / 4], g % 4));
+  }
+}
+
 #endif

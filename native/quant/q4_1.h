@@ -38,6 +38,13 @@ CX_INLINE void cx_q4_1_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(codes, i), minimum);
 #endif
 }
+
+CX_INLINE void cx_q4_1_panel(const uint8_t *block, size_t stride, struct panel *out) {
+  const vi both = vi_words(block, stride);
+  vi_interleave_nibbles(block + 4, stride, out->codes);
+  out->factors[0] = vi_f16(both);
+  out->factors[1] = vi_f16(both >> 16);
+}
 #endif
 
 #endif

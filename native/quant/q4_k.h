@@ -52,6 +52,19 @@ CX_INLINE void cx_q4_k_load32(const uint8_t *row, size_t group, const float *fac
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(all, i), minimum);
 #endif
 }
+
+CX_INLINE void cx_q4_k_panel(const uint8_t *block, size_t stride, struct panel *out) {
+  cx_k_panel_factors(block, stride, out);
+  CX_UNROLL for (size_t j = 0; j < 4; j++) {
+    vi pairs[8];
+    vi_interleave(block + 16 + 32 * j, stride, pairs);
+    vi_interleave(block + 32 + 32 * j, stride, pairs + 4);
+    CX_UNROLL for (int i = 0; i < 8; i++) {
+      out[2 * j].codes[i] = pairs[i] & 0x0f0f0f0fu;
+      out[2 * j + 1].codes[i] = pairs[i] >> 4 & 0x0f0f0f0fu;
+    }
+  }
+}
 #endif
 
 #endif

@@ -40,6 +40,13 @@ CX_INLINE void cx_q5_0_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_mul(scale, vb_floats_i8(codes, i));
 #endif
 }
+
+CX_INLINE void cx_q5_0_panel(const uint8_t *block, size_t stride, struct panel *out) {
+  const vi high = vi_words(block + 2, stride);
+  vi_interleave_nibbles(block + 6, stride, out->codes);
+  CX_UNROLL for (int i = 0; i < 8; i++) out->codes[i] |= vi_fifth_bits(high, i);
+  out->factors[0] = vi_f16(vi_words(block, stride));
+}
 #endif
 
 #endif

@@ -40,6 +40,23 @@ CX_INLINE void cx_q5_k_load32(const uint8_t *row, size_t group, const float *fac
   const vb high = vb_shl(vb_and(vb_shr(vb_load(block->high), g), vb_set1(1)), 4), codes = vb_or(low, high);
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_fma(scale, vb_floats_u8(codes, i), minimum);
 }
+
+CX_INLINE void cx_q5_k_panel(const uint8_t *block, size_t stride, struct panel *out) {
+  vi high[8];
+  cx_k_panel_factors(block, stride, out);
+  vi_interleave(block + 16, stride, high);
+  vi_interleave(block + 32, stride, high + 4);
+  CX_UNROLL for (size_t j = 0; j < 4; j++) {
+    vi pairs[8];
+    vi_interleave(block + 48 + 32 * j, stride, pairs);
+    vi_interleave(block + 64 + 32 * j, stride, pairs + 4);
+    CX_UNROLL for (int i = 0; i < 8; i++) {
+      const vi bits = high[i] >> 2 * j;
+      out[2 * j].codes[i] = (pairs[i] & 0x0f0f0f0fu) | (bits & 0x01010101u) << 4;
+      out[2 * j + 1].codes[i] = (pairs[i] >> 4 & 0x0f0f0f0fu) | (bits >> 1 & 0x01010101u) << 4;
+    }
+  }
+}
 #endif
 
 #endif

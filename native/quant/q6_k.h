@@ -45,6 +45,31 @@ CX_INLINE void cx_q6_k_load32(const uint8_t *row, size_t group, const float *fac
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++)
     out[i] = vf_mul(vf_set1(factors[2 * g + (uint32_t)i * CX_LANES / 16]), vb_floats_i8(codes, i));
 }
+
+CX_INLINE void cx_q6_k_panel(const uint8_t *block, size_t stride, struct panel *out) {
+  const vf scale = vi_f16(vi_words(block + 206, stride) >> 16);
+  vi scales[4];
+  vi_interleave(block + 192, stride, scales);
+  CX_UNROLL for (int g = 0; g < 8; g++)
+    CX_UNROLL for (int j = 0; j < 2; j++)
+      out[g].factors[j] = vf_mul(scale, vi_byte_i8(scales[g / 2], g % 2 * 2 + j));
+  CX_UNROLL for (size_t h = 0; h < 2; h++) {
+    vi high[8];
+    vi_interleave(block + 128 + 32 * h, stride, high);
+    vi_interleave(block + 144 + 32 * h, stride, high + 4);
+    CX_UNROLL for (size_t s = 0; s < 2; s++) {
+      vi pairs[8];
+      struct panel *to = out + 4 * h + s;
+      vi_interleave(block + 64 * h + 32 * s, stride, pairs);
+      vi_interleave(block + 64 * h + 32 * s + 16, stride, pairs + 4);
+      CX_UNROLL for (int i = 0; i < 8; i++) {
+        const vi bits = high[i] >> 2 * s;
+        to[0].codes[i] = (pairs[i] & 0x0f0f0f0fu) | (bits & 0x03030303u) << 4;
+        to[2].codes[i] = (pairs[i] >> 4 & 0x0f0f0f0fu) | (bits >> 4 & 0x03030303u) << 4;
+      }
+    }
+  }
+}
 #endif
 
 #endif

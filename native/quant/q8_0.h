@@ -24,6 +24,14 @@ CX_INLINE void cx_q8_0_load32(const uint8_t *row, size_t group, vf out[CX_FLOATS
   const vf scale = vf_set1_f16(block->scale);
   CX_UNROLL for (int i = 0; i < CX_FLOATS_32; i++) out[i] = vf_mul(scale, vf_from_i8(block->q + CX_LANES * i));
 }
+
+CX_INLINE void cx_q8_0_panel(const uint8_t *block, size_t stride, struct panel *out) {
+  vi codes[8];
+  vi_interleave(block + 2, stride, codes);
+  vi_interleave(block + 18, stride, codes + 4);
+  CX_UNROLL for (int i = 0; i < 8; i++) out->codes[i] = vi_code8(codes[i]);
+  out->factors[0] = vi_f16(vi_words(block, stride));
+}
 #endif
 
 #endif

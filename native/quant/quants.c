@@ -35,6 +35,12 @@ const struct cx_quant_info *cx_quant_find(uint32_t id) {
   return NULL;
 }
 
+int cx_quant_takes_int8(uint32_t id) {
+#define TAKES(name, factors, most, offset) || id == cx_type_##name
+  return 0 CX_INT8_QUANTS(TAKES);
+#undef TAKES
+}
+
 int cx_quant_decode(uint32_t type, const void *src, uint64_t n_elements, float *dst) {
   const struct cx_quant_info *info = cx_quant_find(type);
   if (info == NULL || n_elements % info->block_elements != 0) return CX_EINVAL;

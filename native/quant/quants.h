@@ -35,6 +35,19 @@
 
 #define CX_QUANTS(X) CX_SMALL_QUANTS(X) CX_LARGE_QUANTS(X)
 
+/* Types whose integer codes are multiplied with int8 activations: X(name, factors, largest code, offset of a code), in
+ * the sense of cpu/kernels/int8.h. Such a type's file gives `cx_<name>_panel(block, stride, out)` too: a block of each
+ * of CX_LANES rows as panels (cpu/simd_panel.h). */
+#define CX_INT8_QUANTS(X)             \
+  X(q8_0, SCALE, 128, CX_CODE8_OFFSET) \
+  X(q4_0, SCALE, 15, 8)               \
+  X(q4_1, SCALE_MINIMUM, 15, 0)       \
+  X(q5_0, SCALE, 31, 16)              \
+  X(q5_1, SCALE_MINIMUM, 31, 0)       \
+  X(q4_k, SCALE_MINIMUM, 15, 0)       \
+  X(q5_k, SCALE_MINIMUM, 31, 0)       \
+  X(q6_k, SCALES, 63, 32)
+
 /* cx_type_q4_k and so on: the GGUF type numbers by name. */
 #define CX_TYPE(name, id, elements, bytes) cx_type_##name = id,
 enum cx_type { CX_QUANTS(CX_TYPE) };

@@ -9,7 +9,7 @@
 #include "cpu/row.h"
 
 #define MAX_TENSORS 24
-#define MAX_STEP_ROWS 64
+#define MAX_STEP_ROWS 160
 
 /* Where a tensor lies between its guard pages: its first byte behind the one, or its last byte before the other. */
 enum placement { AT_START, AT_END };
@@ -85,5 +85,8 @@ void check_rms_norm(const struct cx_row *row);
 void check_rope_angles(const struct cx_row *row);
 void check_rope_store(const struct cx_row *row);
 void check_attention(const struct cx_row *row);
+void check_quantize(const struct cx_row *row);
+void check_linear_int8(const struct cx_row *row);
+void check_gated_linear_int8(const struct cx_row *row);
 
 #endif

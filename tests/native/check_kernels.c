@@ -23,6 +23,9 @@ static const struct check {
     {"rope_angles", CX_OP_ROPE_ANGLES, check_rope_angles},
     {"rope_store", CX_OP_ROPE_STORE, check_rope_store},
     {"attention", CX_OP_ATTENTION, check_attention},
+    {"quantize", CX_OP_QUANTIZE, check_quantize},
+    {"linear_int8", CX_OP_LINEAR_INT8, check_linear_int8},
+    {"gated_linear_int8", CX_OP_GATED_LINEAR_INT8, check_gated_linear_int8},
 };
 #define N_CHECKS (sizeof checks / sizeof checks[0])
 

@@ -1,6 +1,6 @@
 /* check_matmul [--seed N] [--row NAME] [--cases N]: the linear ops of every row that this processor can run, over every
- * weight type. check_matmul --bench [--row NAME] [--shape KxNxROWS,MIB] [TYPE...]: speed of the same calls in processor
- * time, with a checksum.
+ * weight type. check_matmul --bench [--int8] [--row NAME] [--shape KxNxROWS,MIB] [TYPE...]: speed of the same calls in
+ * processor time, with a checksum; --int8 takes the ops with int8 activations (checked in check_int8.c).
  *
  * Each output is judged three ways: against a float64 product of plainly decoded weights; bit for bit against the
  * definition of a linear layer spelled out lane by lane; and bit for bit against the same row run alone, with items in
@@ -29,8 +29,8 @@ static const struct {
   const char *name;
   int lanes, is_fused;
 } row_kinds[] = {
-    {"x86-64-v4", 16, 1},      {"x86-64-v3", 8, 1}, {"x86-64-v2", 4, 0},
-    {"aarch64-dotprod", 4, 1}, {"aarch64", 4, 1},   {"scalar", 1, 0},
+    {"x86-64-v4-vnni", 16, 1}, {"x86-64-v4", 16, 1}, {"x86-64-v3", 8, 1}, {"x86-64-v2", 4, 0},
+    {"aarch64-dotprod", 4, 1}, {"aarch64", 4, 1},    {"scalar", 1, 0},
 };
 
 static uint64_t random_state;
@@ -479,6 +479,24 @@ static double seconds(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static int is_int8; /* bench the ops with int8 activations */
+
+/* x[n_rows, k] as groups; the bench's op then reads them. */
+static float *quantized(const struct cx_row *row, float *x, uint32_t k, uint32_t n_rows, struct cx_op_linear *op) {
+  const uint32_t stride = (k / 32 * CX_INT8_GROUP_FLOATS + 15) / 16 * 16;
+  float *groups = aligned_alloc(64, (size_t)n_rows * stride * 4);
+  uint8_t *arenas[3] = {NULL, (uint8_t *)x, (uint8_t *)groups};
+  const struct cx_op_quantize quantize = {
+      .head = {.op = CX_OP_QUANTIZE}, .dim = k, .x_stride = k, .y_stride = stride, .x = {1, 0, 0}, .y = {2, 0, 0}};
+  const struct cx_run run = {.arenas = arenas, .n_rows = n_rows};
+  const struct cx_kernel *kernel = &row->kernels[CX_OP_QUANTIZE];
+  kernel->run(&quantize, &run, 0, kernel->items(&quantize, &run), NULL);
+  op->head.op = CX_OP_LINEAR_INT8;
+  op->x_stride = stride;
+  free(x);
+  return groups;
+}
+
 /* The best of `tries` runs of one op over n_copies weights one after the other, and what it produced. */
 static void bench_one(const struct cx_row *row, const struct cx_quant_info *type, uint32_t k, uint32_t n,
                       uint32_t n_rows, size_t n_copies, int tries) {
@@ -489,14 +507,15 @@ static void bench_one(const struct cx_row *row, const struct cx_quant_info *type
   fill_blocks(type, weights, bytes / type->block_bytes);
   for (size_t c = 1; c < n_copies; c++) memcpy(weights + c * bytes, weights, bytes);
   for (size_t i = 0; i < (size_t)n_rows * k; i++) x[i] = random_unit();
-  uint8_t *arenas[4] = {NULL, (uint8_t *)x, (uint8_t *)y, weights};
   struct cx_op_linear op = {.head = {.op = CX_OP_LINEAR}, .k = k, .n_parts = 1, .x_stride = k, .x = {1, 0, 0}};
+  if (is_int8) x = quantized(row, x, k, n_rows, &op);
+  uint8_t *arenas[4] = {NULL, (uint8_t *)x, (uint8_t *)y, weights};
   op.parts[0].weight = (struct cx_ref){3, type->id, 0};
   op.parts[0].y = (struct cx_ref){2, 0, 0};
   op.parts[0].n = n;
   op.parts[0].y_stride = y_stride;
   const struct cx_run run = {.arenas = arenas, .n_rows = n_rows};
-  const struct cx_kernel *kernel = &row->kernels[CX_OP_LINEAR];
+  const struct cx_kernel *kernel = &row->kernels[op.head.op];
   void *scratch = aligned_alloc(64, (kernel->scratch_bytes(&op, n_rows) + 127) / 64 * 64);
   double best = 1e9, sum = 0;
   for (int t = 0; t < tries; t++) {
@@ -510,7 +529,7 @@ static void bench_one(const struct cx_row *row, const struct cx_quant_info *type
   }
   for (size_t i = 0; i < (size_t)n_rows * y_stride; i += 7) sum += i % y_stride < n ? (double)y[i] : 0;
   const double weights_s = (double)n * k * (double)n_copies / best;
-  printf("%-10s %-6s k %5u n %5u rows %4u x %4zu: %7.2f Gw/s %7.1f GFLOP/s %6.1f GB/s  checksum %g\n", row->name,
+  printf("%-14s %-6s k %5u n %5u rows %4u x %4zu: %7.2f Gw/s %7.1f GFLOP/s %6.1f GB/s  checksum %g\n", row->name,
          type->name, k, n, n_rows, n_copies, weights_s * 1e-9, 2e-9 * weights_s * n_rows,
          (double)bytes * (double)n_copies / best * 1e-9, sum);
   fflush(stdout);
@@ -529,6 +548,7 @@ static void bench_row(const struct cx_row *row, const struct shape *only, char *
   for (int i = 0; i < cx_quant_count(); i++) {
     const struct cx_quant_info *type = cx_quant_at(i);
     int wanted = n_types == 0;
+    if (is_int8 && !cx_quant_takes_int8(type->id)) continue;
     for (int t = 0; t < n_types; t++) wanted |= strcmp(types[t], type->name) == 0;
     for (size_t s = 0; wanted && s < sizeof shapes / sizeof shapes[0]; s++) {
       const struct shape shape = only != NULL ? *only : shapes[s];
@@ -548,6 +568,8 @@ int main(int argc, char **argv) {
   for (; i < argc && strncmp(argv[i], "--", 2) == 0; i++) {
     if (strcmp(argv[i], "--bench") == 0)
       is_bench = 1;
+    else if (strcmp(argv[i], "--int8") == 0)
+      is_int8 = 1;
     else if (i + 1 < argc && strcmp(argv[i], "--shape") == 0) {
       if (sscanf(argv[++i], "%ux%ux%u,%u", &shape.k, &shape.n, &shape.n_rows, &shape.mib) != 4)
         return fprintf(stderr, "check_matmul: --shape K x N x ROWS,MIB\n"), 2;
@@ -559,7 +581,7 @@ int main(int argc, char **argv) {
       only_row = argv[++i];
     else
       return fprintf(stderr,
-                     "usage: check_matmul [--seed N] [--row NAME] [--cases N] | --bench [--row NAME] [--shape "
+                     "usage: check_matmul [--seed N] [--row NAME] [--cases N] | --bench [--int8] [--row NAME] [--shape "
                      "KxNxROWS,MIB] [TYPE...]\n"),
              2;
   }

@@ -120,7 +120,7 @@ def run_step(model: native.Model, image: bytes) -> None:
 
 def fuzz(seed: int, count: int) -> tuple[int, int]:
     draw = random.Random(seed)
-    plan = tiny_plan.TinyPlan()
+    plan = tiny_plan.TinyPlan(int8=True)
     arenas, good = guarded_arenas(plan), plan.image()
     row = draw.choice(native.rows())
     refused = ran = 0

@@ -9,7 +9,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = {
-    "check_kernels": ["check.c", "check_attention.c", "check_kernels.c", "check_row_ops.c"],
+    "check_kernels": [
+        "check.c",
+        "check_attention.c",
+        "check_int8.c",
+        "check_kernels.c",
+        "check_row_ops.c",
+    ],
     "check_matmul": ["check_matmul.c"],
 }
 

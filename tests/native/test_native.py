@@ -61,9 +61,13 @@ def runner() -> Iterator[Runner]:
 
 
 @pytest.mark.parametrize("row", native.rows())
-@pytest.mark.parametrize("cache_type", [tiny_plan.F32, BF16])
-def test_threads_chunks_slots_and_company_leave_the_bits_alone(row: str, cache_type: int) -> None:
-    plan = TinyPlan(cache_type=cache_type)
+@pytest.mark.parametrize(
+    ("cache_type", "int8"), [(tiny_plan.F32, False), (BF16, False), (BF16, True)]
+)
+def test_threads_chunks_slots_and_company_leave_the_bits_alone(
+    row: str, cache_type: int, int8: bool
+) -> None:
+    plan = TinyPlan(cache_type=cache_type, int8=int8)
     expected = Runner(plan, row).prompt(PROMPT, len(PROMPT))
     assert np.isfinite(expected).all()
     assert expected.std() > 0.1
@@ -302,6 +306,34 @@ def test_an_op_that_does_not_check_is_refused_by_name(
         Runner(plan)
 
 
+QUANTIZE, GATED_INT8, DOWN_INT8 = 11, 12, 14  # of the second block
+
+
+@pytest.mark.parametrize(
+    ("index", "field", "value", "message"),
+    [
+        (QUANTIZE, "dim", 48, "quantize.*dim: 48: takes multiples of 32"),
+        (QUANTIZE, "dim", 0, "dim: 0"),
+        (QUANTIZE, "y_stride", 16, "stride 16: takes multiples of 16 floats from 24"),
+        (QUANTIZE, "y", ACTIVATION | {"offset": 2**40}, "end past arena 1"),
+        (GATED_INT8, "gate", {"arena": 3, "type": 0, "offset": 0}, "gate: f32: does not go with"),
+        (GATED_INT8, "up", {"arena": 3, "type": 30, "offset": 0}, "up: bf16: does not go with"),
+        (GATED_INT8, "x_stride", 16, "stride 16: takes multiples of 16 floats from 24"),
+        (GATED_INT8, "head", {"op": 5}, "gated_linear.*stride 32"),  # its x is too narrow for f32
+        (DOWN_INT8, "k", 48, "q8_0 takes multiples of 32"),
+        (DOWN_INT8, "n_parts", 2, "residual: goes with one part"),
+    ],
+)
+def test_an_int8_op_that_does_not_check_is_refused_by_name(
+    index: int, field: str, value: Any, message: str
+) -> None:
+    plan = TinyPlan(int8=True)
+    Runner(plan)
+    plan.records[index][1][field] = value
+    with pytest.raises(EngineError, match=f"^plan: op {index} .*{message}"):
+        Runner(plan)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -425,7 +457,7 @@ def test_memory_that_cannot_be_had_is_refused_with_its_size(n_bytes: int) -> Non
 
 def test_quant_types_decode_by_name_and_by_row() -> None:
     types = {kind.name: kind for kind in native.quant_types()}
-    assert types["q8_0"] == native.QuantType("q8_0", 8, 32, 34)
+    assert types["q8_0"] == native.QuantType("q8_0", 8, 32, 34, takes_int8=True)
     block = np.array([0.5], np.float16).tobytes() + np.arange(-16, 16, dtype=np.int8).tobytes()
     for row in (None, *native.rows()):
         values = native.decode(8, block, 32, row)

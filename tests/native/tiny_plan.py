@@ -1,5 +1,7 @@
 """A one-layer model as a hand-made plan: every op once, seeded weights, one file at an odd offset.
 
+With `int8` a second block follows the first, whose linear ops take int8 activations.
+
 For tests of the checker and the executor; no numerics are meant by it. `records` stay editable
 until `image` joins them.
 """
@@ -17,13 +19,14 @@ F32, BF16, Q8_0 = 0, 30, 8
 
 
 class TinyPlan:
-    def __init__(self, seed: int = 1, cache_type: int = F32) -> None:
+    def __init__(self, seed: int = 1, cache_type: int = F32, int8: bool = False) -> None:
         self.random = np.random.default_rng(seed)
         self.weights = bytearray()
         self.file = bytearray(b"...")  # so that its matrix starts at an odd byte
         self.activations = 0
         self.cache = 0
         self.cache_type = cache_type
+        self.int8 = int8
         self.records: list[tuple[str, dict[str, Any]]] = []
         self._emit()
 
@@ -67,7 +70,7 @@ class TinyPlan:
 
     def op(self, kind: str, rows: str = "STEP", **fields: Any) -> None:
         head = {"op": E[f"CX_OP_{kind.upper()}"], "rows": E[f"CX_ROWS_{rows}"], "layer": 0}
-        self.records.append((f"cx_op_{kind}", {"head": head, **fields}))
+        self.records.append((f"cx_op_{kind.removesuffix('_int8')}", {"head": head, **fields}))
 
     def norm(self, x: Any, rows: str = "STEP", n_rows: int = MAX_ROWS) -> Any:
         y = self.act(DIM, n_rows)
@@ -96,6 +99,8 @@ class TinyPlan:
         )  # fmt: skip
         self._attention(x, angles)
         self._mlp(x)
+        if self.int8:
+            self._mlp_int8(x)
         chosen = self.act(DIM, MAX_OUT)
         self.op(
             "select_rows", "OUTPUT", dim=DIM, x=x[0], x_stride=x[1], y=chosen[0], y_stride=chosen[1]
@@ -144,6 +149,26 @@ class TinyPlan:
         self.linear(
             f, FFN, [(self.matrix(DIM, FFN), DIM, x, {})], residual=x[0], residual_stride=x[1]
         )
+
+    def quantize(self, x: Any, width: int) -> Any:
+        y = self.act(width // 32 * E["CX_INT8_GROUP_FLOATS"])
+        self.op("quantize", dim=width, x=x[0], x_stride=x[1], y=y[0], y_stride=y[1])
+        return y
+
+    def _mlp_int8(self, x: Any) -> None:
+        h, f = self.quantize(self.norm(x), DIM), self.act(FFN)
+        self.op(
+            "gated_linear_int8", k=DIM, n=FFN, act=E["CX_ACT_SILU"], x=h[0], x_stride=h[1],
+            y=f[0], y_stride=f[1], gate=self.file_matrix(FFN, DIM), up=self.file_matrix(FFN, DIM),
+        )  # fmt: skip
+        g = self.quantize(f, FFN)
+        self.op(
+            "linear_int8", k=FFN, n_parts=1, x=g[0], x_stride=g[1], residual=x[0],
+            residual_stride=x[1],
+            parts=[
+                {"weight": self.file_matrix(DIM, FFN), "n": DIM, "y": x[0], "y_stride": x[1]}
+            ],
+        )  # fmt: skip
 
     # --- the whole
 
