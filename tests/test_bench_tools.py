@@ -99,6 +99,18 @@ def test_a_ratio_is_the_median_of_ratios_within_rounds() -> None:
     assert starts.ratio == pytest.approx((0.4 / 0.5 + 0.3 / 0.6) / 2)
 
 
+def test_the_peer_is_judged_by_the_weights_of_the_file() -> None:
+    """Whatever the first variant reads: a variant that reads half as much changes nothing of it."""
+    packed = record()
+    half = {"weight_bytes": 5 * 10**8, "activations": "int8"}
+    packed["cells"][0]["programs"]["raw"]["model"] = MODEL | half
+    made = {row.label: row.columns for row in bench_report.rows(packed["cells"][0])}
+    assert made["decode after 32"]["raw"].part == pytest.approx(0.375)
+    assert made["decode after 32"][PEER].part == pytest.approx(0.5)
+    assert made["prompt of 128"]["raw"].part == pytest.approx(0.375)  # of the int8 peak
+    assert made["prompt of 128"][PEER].part == pytest.approx(0.5)
+
+
 def test_what_is_less_good_than_the_peer_is_named() -> None:
     said = bench_report.slower(record())
     assert "a<b, 2 threads, decode after 32: slow 0.50" in said
@@ -303,6 +315,21 @@ def test_a_real_round_of_caldrix(tmp_path: Path) -> None:
     assert about["dtype"] == "f32"
     with pytest.raises(bench_tool.Failed, match="--dtype 'f64'"):
         bench_tool.ours(str(model), 1, Work((4,), (3,), 2), ["--dtype", "f64"])
+
+
+@pytest.mark.model
+def test_a_real_round_of_the_peer(demo_gguf: Path) -> None:
+    """Where `make peer` has built it: its figures, and by the same steps the same tokens."""
+    python = ROOT / ".venv-peer" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("no llama-cpp-python: `make peer` builds it")
+    work = Work((16,), (8,), 4)
+    found = bench_tool.theirs(str(python), str(demo_gguf), 1, work, 2)
+    assert found["decode"]["8"] > 0
+    assert found["together"] > 0
+    assert found["version"].startswith("llama-cpp-python ")
+    alone = bench_tool.theirs(str(python), str(demo_gguf), 1, work)
+    assert alone["checksum"] == bench_tool.ours(str(demo_gguf), 1, work, [])[0]["checksum"]
 
 
 @pytest.mark.parametrize(

@@ -66,14 +66,18 @@ def names_of(cell: Record) -> list[str]:
 
 
 def _judged(cell: Record, round_: dict[str, Any], name: str) -> list[Figure]:
-    """A program's speeds in a round. The peer reads the weights of the file, as the first variant
-    does, and is judged by the limits measured beside that one."""
-    first = next((n for n in names_of(cell) if n != PEER and n in round_), None)
-    own = name if name != PEER else first
-    if own is None:
+    """A program's speeds in a round. The peer is judged by the weights as the file has them, which
+    is the most that a variant reads, by the f32 peak, and by the limits beside the first variant.
+    """
+    if name != PEER:
+        return figures(cell["programs"][name]["model"], round_[name])
+    variants = [other for other in names_of(cell) if other != PEER]
+    beside = next((round_[other]["limits"] for other in variants if other in round_), None)
+    if beside is None:
         return []
-    measured = {"limits": round_[own]["limits"], **round_[name]}
-    return figures(cell["programs"][own]["model"], measured)
+    models = [cell["programs"][other]["model"] for other in variants]
+    most = max(models, key=lambda model: int(model["weight_bytes"]))
+    return figures(most | {"activations": "f32"}, {"limits": beside, **round_[PEER]})
 
 
 def rows(cell: Record) -> list[Row]:

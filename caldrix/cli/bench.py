@@ -195,6 +195,7 @@ def describe(program: "Program", name: str) -> dict[str, Any]:
         "name": name,
         "dtype": options.dtype,
         "row": options.cpu_isa,
+        "activations": getattr(options, "activations", "f32"),
         "context": program.context,
         "n_slots": program.n_slots,
         "file_bytes": program.sizes.files,

@@ -161,7 +161,11 @@ typedef __m512i vd;
 CX_INLINE vd vd_zero(void) { return _mm512_setzero_si512(); }
 CX_INLINE vd vd_load(const void *p) { return _mm512_loadu_si512(p); }
 CX_INLINE vd vd_dot(vd sum, vd a, vd b) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpbusd_epi32(sum, a, b);
+#else
   return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1)));
+#endif
 }
 CX_INLINE uint32_t vd_sum(vd sum) { return (uint32_t)_mm512_reduce_add_epi32(sum); }
 
