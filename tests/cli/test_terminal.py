@@ -28,6 +28,11 @@ COMMAND = [sys.executable, "-m", "caldrix", "run"]
 Start = Callable[..., "Chat"]
 
 
+def hang_up_as_by_default() -> None:
+    """These tests may run under nohup, and what is ignored there stays ignored in a child."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Chat:
     def __init__(self, model: Path, *flags: str) -> None:
         environment = dict(os.environ, TERM="dumb", LC_ALL="C.UTF-8", PYTHONPATH=str(ROOT))
@@ -39,6 +44,7 @@ class Chat:
             encoding="utf8",
             dimensions=(30, 200),
             timeout=30,
+            preexec_fn=hang_up_as_by_default,
         )
 
     def prompt(self) -> str:
